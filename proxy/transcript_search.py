@@ -12,11 +12,12 @@ from django.db.models import Q
 
 from proxy.conf import conf
 from proxy.encryption.bodies import has_key
-from proxy.ledger.maintenance.export import caller_references, iso
+from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.search.query import parse_query
 from proxy.ledger.search.search import Page, Result, search
 from proxy.permissions.readings import record_found, record_search
 from proxy.permissions.row_permissions import Reader, visible_exchanges
+from proxy.times import rfc3339
 
 
 def off_reason() -> str:
@@ -72,7 +73,7 @@ def result_row(result: Result) -> dict[str, Any]:
     row = result.exchange
     return {
         "request_id": row.pk,
-        "created_at": iso(row.created),
+        "created_at": rfc3339(row.created),
         **caller_references(row.team, row.key_id, row.key_name, row.user),
         "session_id": row.session_id or None,
         "model_requested": row.model_requested,

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from proxy.models import AuditEntry
+from proxy.times import rfc3339
 
 COLUMNS: Final = (
     "id", "created_at", "action", "actor", "actor_kind", "user", "key", "command", "address",
@@ -14,7 +15,7 @@ def entry_row(entry: AuditEntry) -> dict[str, Any]:
     """Return an entry with the field names of ``COLUMNS``."""
     return {
         "id": entry.pk,
-        "created_at": entry.created.isoformat().replace("+00:00", "Z"),
+        "created_at": rfc3339(entry.created),
         "action": entry.action,
         "actor": entry.actor,
         "actor_kind": entry.actor_kind,

@@ -7,6 +7,7 @@ from typing import Final
 
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.usage.pricing import SOURCE_OF, charge_of, source_of
+from proxy.money import NANO
 
 from .definitions import (
     COST_USD,
@@ -27,7 +28,6 @@ from .definitions import (
 
 log = logging.getLogger("proxy.metrics")
 
-NANO: Final = 1_000_000_000
 ARRAY_INDEX: Final = re.compile(r"\.\d+|\[\d+\]")
 TOKEN_CLASSES: Final = tuple(SOURCE_OF)
 

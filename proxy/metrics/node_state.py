@@ -20,6 +20,7 @@ from proxy.conf import conf
 from proxy.counters.backends import is_redis_unavailable
 from proxy.ledger.journal.journal_metrics import Gauge
 from proxy.live.cooldown_registry import cooling
+from proxy.money import NANO
 
 from .multiprocess import worker_processes
 
@@ -52,7 +53,6 @@ NODE_GAUGES: Final = (BUILD, DEGRADED, REDIS, DISK_FREE, COOLDOWNS, BUDGET_LIMIT
 
 MAX_BUDGETS: Final = 1_000
 """At most this many budgets are reported: a scrape reads the counter of each."""
-NANOUSD: Final = 10**9
 
 Labels = tuple[str, ...]
 
@@ -91,7 +91,7 @@ class NodeCollector(Collector):
         """Return the amount in dollars of the tightest budget of each team and period."""
         found: dict[Labels, float] = {}
         for budget in self._budgets:
-            found.setdefault((budget.team, budget.period), amount(budget) / NANOUSD)
+            found.setdefault((budget.team, budget.period), amount(budget) / NANO)
         return found
 
 

@@ -4,8 +4,8 @@ from decimal import Decimal
 from typing import Final
 
 from proxy.models import Exchange, State
+from proxy.money import NANO
 
-NANO: Final = Decimal(10) ** 9
 UNKNOWN: Final = "—"
 
 

@@ -20,9 +20,9 @@ from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import Standing, StoreUnavailable
 from proxy.ledger.posting import budget_sync
 from proxy.models import Budget, UsageQuarterHour
+from proxy.money import nanousd_of
 
 NEAR_PERCENT: Final = 80  # percent of the limit; from this value on, the budget shows a warning
-NANO: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def budget_statuses(budgets: Sequence[Budget]) -> dict[int, BudgetStatus]:
         budget.pk: BudgetStatus(
             spent=counters[budget.pk].used if budget.pk in counters else posted.get(budget.pk, 0),
             reserved=counters[budget.pk].reserved if budget.pk in counters else 0,
-            limit=int(budget.usd * NANO),
+            limit=nanousd_of(budget.usd),
             resets=windows[budget.pk].end,
             zone=budget.zone,
         )

@@ -13,9 +13,10 @@ from django.template.response import TemplateResponse
 from django.utils.timezone import now
 from django.views.decorators.http import require_GET
 
-from proxy.admin.core.number_format import NANO, UNKNOWN, dollars, percent, short_count
+from proxy.admin.core.number_format import UNKNOWN, dollars, percent, short_count
 from proxy.admin.core.permissions import require_reader
 from proxy.admin.core.session_links import session_url, short_id
+from proxy.money import nanousd_of
 from proxy.permissions.row_permissions import reader_of_user
 
 from . import queries
@@ -192,7 +193,7 @@ def _per_commit(row: Mapping[str, Any]) -> str:
 
 def _dollars(amount: str | None) -> str:
     """Format a decimal string of dollars as on all other pages."""
-    return UNKNOWN if amount is None else dollars(int(Decimal(amount) * NANO))
+    return UNKNOWN if amount is None else dollars(nanousd_of(Decimal(amount)))
 
 
 def _rows(request: HttpRequest, by: str, found: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -18,13 +18,14 @@ from django.utils.timezone import now
 from django.views.decorators.http import require_safe
 
 from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.core.number_format import NANO, dollars
+from proxy.admin.core.number_format import dollars
 from proxy.admin.dashboard import queries
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.admin.dashboard.top_tables import rankings_of_groups
 from proxy.admin.dashboard.views import request_list_links
 from proxy.admin.setup.key_admin import key_state
 from proxy.models import ApiKey, Budget
+from proxy.money import nanousd_of
 from proxy.permissions.key_validity import RELATED
 from proxy.permissions.row_permissions import (
     TEAM_GROUP,
@@ -179,7 +180,7 @@ def _budget_rows(request: HttpRequest, budgets: QuerySet[Budget]) -> list[dict[s
     return [
         {
             "owner": budget.owner,
-            "limit": f"{dollars(int(budget.usd * NANO))} a {budget.period}{budget.models_text}",
+            "limit": f"{dollars(nanousd_of(budget.usd))} a {budget.period}{budget.models_text}",
             "status": statuses.get(budget.pk),
             "is_hard": budget.hard,
             "url": reverse("admin:proxy_budget_change", args=[budget.pk]) if may_view else "",

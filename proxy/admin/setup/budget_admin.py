@@ -12,10 +12,11 @@ from django.utils.safestring import SafeString
 
 from proxy.admin.core.lookup_limits import CheckedChangeList
 from proxy.admin.core.model_admin import Inline, ManagedAdmin, ModelForm
-from proxy.admin.core.number_format import NANO, UNKNOWN, dollars
+from proxy.admin.core.number_format import UNKNOWN, dollars
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.models import Budget, BudgetNotice
 from proxy.models.setup.json_field_types import CoveredModels
+from proxy.money import nanousd_of
 from proxy.permissions.row_permissions import Reader, reader_of_user, visible_budgets
 
 from .form_fields.json_parts import LinesField
@@ -80,7 +81,7 @@ class BudgetForm(ModelForm):
             self.fields["second"].widget = Checkbox()
             if not given.get("second"):
                 place = "bridge.toml" if other.managed else "the admin"
-                limit = f"{dollars(int(other.usd * NANO))} a {other.period}"
+                limit = f"{dollars(nanousd_of(other.usd))} a {other.period}"
                 message = SECOND_BUDGET.format(
                     owner=other.owner.capitalize(), limit=limit, place=place
                 )
@@ -170,7 +171,7 @@ class BudgetAdmin(ManagedAdmin):
 
     @admin.display(description="limit")
     def limit(self, obj: Budget) -> str:
-        return f"{dollars(int(obj.usd * NANO))} a {obj.period}{obj.models_text}"
+        return f"{dollars(nanousd_of(obj.usd))} a {obj.period}{obj.models_text}"
 
     @admin.display(description="usage")
     def status_display(self, obj: Any) -> SafeString | str:

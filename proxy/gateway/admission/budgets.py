@@ -24,13 +24,13 @@ from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.journal.records import CloseRecord
-from proxy.ledger.maintenance.export import usd
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder
 from proxy.ledger.usage.pricing import PriceList, charge_of, cost_of
 from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.metrics.node_state import MAX_BUDGETS, TeamBudget
 from proxy.models import Budget
+from proxy.money import usd
 from translator.notes import Note
 
 from .budget_maintenance import budget_maintenance

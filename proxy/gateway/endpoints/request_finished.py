@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 from django.conf import settings
 
 from proxy.ledger.journal.records import CloseRecord
-from proxy.ledger.maintenance.export import usd
 from proxy.ledger.usage.pricing import charge_of
 from proxy.log_format import access
 from proxy.metrics.finished_request import FinishedRequest, count_request
+from proxy.money import usd
 
 if TYPE_CHECKING:
     from .http_consumer import StreamingHttpConsumer

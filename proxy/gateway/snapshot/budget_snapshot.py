@@ -4,14 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, Self
+from typing import Self
 
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.ledger.posting.budget_sync import counter_name
 from proxy.models import ApiKey, Budget
 from proxy.models.setup.json_field_types import matches_any
-
-NANOUSD: Final = 10**9
+from proxy.money import nanousd_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class Budgets:
             config = BudgetConfig(
                 id=budget.pk,
                 owner=budget.owner,
-                limit=int(Decimal(budget.usd) * NANOUSD),
+                limit=nanousd_of(Decimal(budget.usd)),
                 period=budget.period,
                 zone=budget.zone,
                 hard=budget.hard,

@@ -9,7 +9,6 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +17,8 @@ from django.db.models import QuerySet
 from proxy.ledger.transcripts.visible_text import escape_invisible_json, show_invisible
 from proxy.ledger.usage.pricing import Cost, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
+from proxy.money import usd
+from proxy.times import rfc3339
 
 from .reprice import usage_of
 
@@ -85,8 +86,8 @@ def request_row(row: Exchange) -> dict[str, Any]:
     cost = cost_of(usage_of(row), row.price)
     return {
         "id": row.pk,
-        "created_at": iso(row.created),
-        "finished_at": iso(row.finished),
+        "created_at": rfc3339(row.created),
+        "finished_at": rfc3339(row.finished),
         "outcome": row.outcome or None,
         **caller_references(row.team, row.key_id, row.key_name, row.user),
         "client": {"name": row.client_name or None, "version": row.client_version or None}
@@ -112,7 +113,7 @@ def request_row(row: Exchange) -> dict[str, Any]:
     }
 
 
-def _parts(row: Exchange, cost: Cost | None) -> dict[str, str | None]:
+def _parts(row: Exchange, cost: Cost | None) -> dict[str, str]:
     """Return the cost by token class, and the cost of failed attempts if there is one."""
     parts = {name: usd(nano) for name, nano in cost.parts.items()} if cost else {}
     failed = failed_attempts_cost(row.attempts)
@@ -183,21 +184,6 @@ def _tokens_per_second(row: Exchange) -> float | None:
         return None
     seconds = (row.total_ms - row.ttft_ms) / 1000
     return round(row.output_tokens / seconds, 2) if seconds > 0 else None
-
-
-def usd(nano: int | None) -> str | None:
-    """Return nano-dollars as an exact decimal string of dollars with at least six places."""
-    if nano is None:
-        return None
-    text = format(Decimal(nano).scaleb(-9), ".9f")
-    return text[:-3] + text[-3:].rstrip("0")
-
-
-def iso(at: datetime | None) -> str | None:
-    """Return a time as ISO 8601 in UTC with milliseconds."""
-    if at is None:
-        return None
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def rows_between(

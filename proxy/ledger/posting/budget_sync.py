@@ -15,7 +15,6 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Final
 
 from django.db import transaction
@@ -25,9 +24,11 @@ from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.database.bulk_sql import has_rows
-from proxy.ledger.webhooks.outbox import iso, record_event
+from proxy.ledger.webhooks.outbox import record_event
 from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
 from proxy.models.setup.json_field_types import matches_any
+from proxy.money import nanousd_of, usd
+from proxy.times import rfc3339
 
 from .exchange_columns import AnyRow
 from .hash_chain import lock_ledger
@@ -39,7 +40,6 @@ LATE_S: Final = 3 * 86_400.0
 AHEAD_S: Final = 86_400.0
 DIRTY: Final = threading.Event()
 """Set if a budget counter may differ from the ledger: all counters must be published again soon."""
-NANOUSD: Final = 10**9
 EXHAUSTED_PERCENT: Final = 100
 
 
@@ -182,18 +182,18 @@ def _record_event(notice: BudgetNotice) -> None:
             "models": budget.models_covered,
             "threshold_percent": notice.threshold,
             "hard": budget.hard,
-            "limit_usd": format(budget.usd, "f"),
-            "spent_usd": f"{Decimal(notice.used_nanousd).scaleb(-9):.6f}",
+            "limit_usd": usd(limit_nanousd(budget)),
+            "spent_usd": usd(notice.used_nanousd),
             "period": budget.period,
-            "starts_at": iso(when.start),
-            "resets_at": iso(when.end),
+            "starts_at": rfc3339(when.start),
+            "resets_at": rfc3339(when.end),
         },
         emails=budget.emails,
     )
 
 
 def limit_nanousd(budget: Budget) -> int:
-    return int(budget.usd * NANOUSD)
+    return nanousd_of(budget.usd)
 
 
 def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:

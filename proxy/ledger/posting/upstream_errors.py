@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from proxy.ledger.webhooks.outbox import iso, record_event
+from proxy.ledger.webhooks.outbox import record_event
 from proxy.models import EventType, Outcome, UpstreamErrorClass
+from proxy.times import rfc3339
 
 from .exchange_columns import AnyRow
 
@@ -72,7 +73,7 @@ def _record(failure: Failure, stored: UpstreamErrorClass | None, classes: int) -
             "error": failure.error,
             "model": failure.model,
             "request_id": failure.request_id,
-            "seen_at": iso(failure.at),
+            "seen_at": rfc3339(failure.at),
             "not_seen_for_hours": QUIET.total_seconds() / 3600,
         }
         record_event(EventType.UPSTREAM_ERROR, team="", data=data)

@@ -14,6 +14,7 @@ from proxy.ids import new_ulid
 from proxy.models import DeliveryState, Webhook, WebhookDelivery, WebhookEvent
 from proxy.models.setup.webhooks import TEST_EVENT
 from proxy.secrets import Secret
+from proxy.times import rfc3339
 
 KEEP_DAYS: Final = 30
 """Days after which an event is deleted with its deliveries."""
@@ -54,7 +55,7 @@ def _store(
     event_type: str, team: str, data: Mapping[str, Any], receivers: Iterable[Mapping[str, Any]]
 ) -> WebhookEvent:
     at = now()
-    body = {"type": event_type, "timestamp": iso(at), "data": {"team": team or None, **data}}
+    body = {"type": event_type, "timestamp": rfc3339(at), "data": {"team": team or None, **data}}
     event = WebhookEvent.objects.create(
         id=f"evt_{new_ulid()}", type=event_type, team=team, created=at, body=json.dumps(body)
     )
@@ -78,11 +79,6 @@ def rotate_secret(webhook: Webhook) -> Secret:
     secret = webhook.give_secret()
     webhook.save(update_fields=["secret", "previous_secret", "previous_until"])
     return secret
-
-
-def iso(at: datetime) -> str:
-    """Return the time as ISO 8601 with the suffix ``Z``."""
-    return at.isoformat().replace("+00:00", "Z")
 
 
 def prune_events(at: datetime, keep: int = KEEP_EVENTS) -> int:

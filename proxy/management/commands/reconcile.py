@@ -25,12 +25,12 @@ from proxy.management.provider_usage_csv import (
 )
 from proxy.management.rich_output import format_count, render_table
 from proxy.models import Upstream, UsageByModelDay
+from proxy.money import NANO
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.time_ranges import TimeRange, load_zone, midnight
 from proxy.reports.usage.rollup_queries import Counts, usage
 
 CENT: Final = Decimal("0.01")  # tolerance: providers round the amount of each line of an export
-NANO: Final = Decimal(10) ** 9
 MAX_DAYS: Final = 400
 
 Line = tuple[str, str]  # (ISO day, or "" for all days; model)

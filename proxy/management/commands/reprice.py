@@ -8,11 +8,11 @@ from django.core.management.base import CommandParser
 from rich.table import Table
 
 from proxy.audit_log import Action, record
-from proxy.ledger.maintenance.export import usd
 from proxy.ledger.maintenance.reprice import BATCH, Repriced, candidates, reprice
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
+from proxy.money import usd
 
 
 class Command(BridgeCommand):

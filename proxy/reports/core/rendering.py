@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -27,11 +26,6 @@ FORMULA_STARTS: Final = tuple("=+-@\t\r")
 FORMATS: Final = ("json", "csv", "ndjson")
 LINES_PER_CHUNK: Final = 500
 Lines = Callable[[Iterable[Row], Sequence[str]], Iterator[str]]
-
-
-def iso(at: datetime | None) -> str | None:
-    """Format an instant as RFC 3339, UTC as Z."""
-    return at.isoformat().replace("+00:00", "Z") if at else None
 
 
 def encode_cursor(key: Any) -> str:

@@ -12,6 +12,8 @@ from zoneinfo import ZoneInfo
 
 from django.utils.dateparse import parse_date, parse_datetime
 
+from proxy.times import rfc3339
+
 QUARTER: Final = timedelta(minutes=15)  # the smallest bucket of the rollup tables
 DAY: Final = timedelta(days=1)
 BUCKETS: Final = ("15m", "1h", "1d", "1w", "1mo", "all")
@@ -134,7 +136,7 @@ def build_time_range(start: datetime, end: datetime, bucket: str, zone: ZoneInfo
     """
     start, end = floor_quarter(start), ceil_quarter(end)
     if end <= start:
-        instants = (at.isoformat().replace("+00:00", "Z") for at in (end, start))
+        instants = map(rfc3339, (end, start))
         raise InvalidTimeRange(f"to: must be later than from: {' is not after '.join(instants)}")
     if end - start > timedelta(days=MAX_DAYS):
         raise InvalidTimeRange(f"from, to: more than {MAX_DAYS} days")

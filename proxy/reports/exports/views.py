@@ -23,6 +23,7 @@ from proxy.reports.core.json_bodies import BoundedJSON
 from proxy.reports.core.permissions import IsKeyOrStaff, MayReport
 from proxy.reports.core.query_parameters import FORMER_NAMES, Choice, JsonOnlyParameters
 from proxy.reports.core.rendering import LINE_FORMATS, Row, download_response
+from proxy.times import rfc3339
 
 from .jobs import REPORTS, file_path, reader_as_json, runner, validate_query
 
@@ -107,9 +108,9 @@ def export_row(job: Export) -> Row:
         "format": job.format,
         "query": job.query,
         "state": job.state,
-        "created_at": job.created.isoformat().replace("+00:00", "Z"),
-        "finished_at": job.finished.isoformat().replace("+00:00", "Z") if job.finished else None,
-        "expires_at": job.expires.isoformat().replace("+00:00", "Z") if job.expires else None,
+        "created_at": rfc3339(job.created),
+        "finished_at": rfc3339(job.finished),
+        "expires_at": rfc3339(job.expires),
         "bytes": job.bytes,
         "error": job.error or None,
         "download": f"/api/v1/exports/{job.pk}/download/" if done else None,

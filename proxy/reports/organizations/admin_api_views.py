@@ -19,9 +19,10 @@ from proxy.permissions.row_permissions import Reader, visible_keys, visible_team
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.query_parameters import Choice, Number
 from proxy.secrets import derive
+from proxy.times import rfc3339
 
 from . import openapi_schemas
-from .buckets import AdminApiParameters, repeatable, rfc3339
+from .buckets import AdminApiParameters, repeatable
 
 Row = dict[str, Any]
 
@@ -152,10 +153,10 @@ def key_row(key: ApiKey) -> Row:
         "type": "api_key",
         "name": key.name,
         "status": STATUSES.get(reason, "inactive"),
-        "created_at": rfc3339(key.created),
+        "created_at": rfc3339(key.created, "seconds"),
         "created_by": {"id": owner, "type": "user"} if owner else None,
         "partial_key_hint": f"{key.prefix}...",
-        "expires_at": rfc3339(key.expires) if key.expires else None,
+        "expires_at": rfc3339(key.expires, "seconds"),
         "principal": {"type": "user_actor", "user_id": owner} if owner else None,
         "scope": {"type": "workspace", "workspace_id": workspace},
         "workspace_id": workspace,
@@ -178,7 +179,7 @@ def user_row(user: Any) -> Row:
         "email": user.email,
         "name": user.get_full_name() or user.get_username(),
         "role": "admin" if user.is_superuser else "developer" if user.is_staff else "user",
-        "added_at": rfc3339(user.date_joined),
+        "added_at": rfc3339(user.date_joined, "seconds"),
     }
 
 
@@ -253,7 +254,7 @@ def workspace_row(team: Team) -> Row:
         },
         "external_key_id": None,
         "user_profile_id": None,
-        "created_at": rfc3339(team.created),
+        "created_at": rfc3339(team.created, "seconds"),
         "archived_at": None,
         "tags": {},
     }

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from proxy.money import cents
 from proxy.reports.core.query_parameters import Choice, Number
 from proxy.reports.core.rendering import paginate
 from proxy.reports.usage.rollup_queries import (
@@ -21,12 +22,13 @@ from proxy.reports.usage.rollup_queries import (
     sum_known,
 )
 from proxy.reports.usage.summary import INPUTS
+from proxy.times import rfc3339
 
 from . import openapi_schemas
 from .admin_api_views import AdminApiView
-from .buckets import WindowParameters, repeatable, rfc3339
+from .buckets import WindowParameters, repeatable
 from .group_by import DIMENSIONS, build_condition, group_usage
-from .usage_report import cents, token_fields
+from .usage_report import token_fields
 
 Row = dict[str, Any]
 
@@ -104,8 +106,8 @@ class AnalyticsView(AdminApiView):
         groups = [NAMES.get(name, name) for name in names]
         rows = [
             {
-                "starting_at": rfc3339(window.edges[number]),
-                "ending_at": rfc3339(window.edges[number + 1]),
+                "starting_at": rfc3339(window.edges[number], "seconds"),
+                "ending_at": rfc3339(window.edges[number + 1], "seconds"),
                 "group": {name: _group_value(name, dimensions) for name in names},
                 **self.figures(sums),
             }
@@ -124,7 +126,7 @@ class AnalyticsView(AdminApiView):
                 "data": page_rows,
                 "has_more": next_page is not None,
                 "next_page": next_page,
-                "data_refreshed_at": rfc3339(refreshed) if refreshed else None,
+                "data_refreshed_at": rfc3339(refreshed, "seconds"),
             }
         )
 

@@ -11,6 +11,7 @@ from rest_framework import serializers
 from proxy.reports.core.query_parameters import Choice, Number, Values
 from proxy.reports.core.rendering import decode_cursor, encode_cursor, invalid_cursor
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
+from proxy.times import rfc3339
 
 WIDTHS: Final = {  # width -> (length, default limit, maximum limit)
     "1d": (timedelta(days=1), 7, 31),
@@ -34,11 +35,6 @@ class Window:
     @property
     def end(self) -> datetime:
         return self.edges[-1]
-
-
-def rfc3339(at: datetime) -> str:
-    """Format a time as RFC 3339 in UTC, to the second, as Anthropic's API does."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def bucket_start(at: datetime, length: timedelta) -> datetime:
@@ -83,7 +79,7 @@ class WindowParameters(AdminApiParameters):
         start = bucket_start(parse_instant(attrs["starting_at"], utc, "starting_at"), length)
         end = parse_instant(attrs["ending_at"], utc, "ending_at") if attrs["ending_at"] else now()
         if end <= start:
-            message = f"{rfc3339(end)} is not after {rfc3339(start)}"
+            message = f"{rfc3339(end, 'seconds')} is not after {rfc3339(start, 'seconds')}"
             raise InvalidTimeRange(f"ending_at: must be later than starting_at: {message}")
         if attrs["page"]:
             key = decode_cursor(attrs["page"])
@@ -106,14 +102,14 @@ def bucket_page(window: Window, results: dict[int, list[dict[str, Any]]]) -> dic
     return {
         "data": [
             {
-                "starting_at": rfc3339(start),
-                "ending_at": rfc3339(end),
+                "starting_at": rfc3339(start, "seconds"),
+                "ending_at": rfc3339(end, "seconds"),
                 "results": results.get(n, []),
             }
             for n, (start, end) in enumerate(pairs)
         ],
         "has_more": next_start is not None,
-        "next_page": encode_cursor(rfc3339(next_start)) if next_start else None,
+        "next_page": encode_cursor(rfc3339(next_start, "seconds")) if next_start else None,
     }
 
 

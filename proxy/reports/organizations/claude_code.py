@@ -12,16 +12,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.ledger.outcomes.agent_tools import EDIT_KINDS
+from proxy.money import cents
 from proxy.reports.core.query_parameters import Number
 from proxy.reports.core.rendering import paginate
 from proxy.reports.core.time_ranges import DAY, TimeRange, load_zone, midnight
 from proxy.reports.usage.outcomes import outcome_row, outcome_sums
 from proxy.reports.usage.rollup_queries import Counts, cost_of, known_tokens, sum_known, usage
+from proxy.times import rfc3339
 
 from . import openapi_schemas
 from .admin_api_views import AdminApiView, organization_id
-from .buckets import AdminApiParameters, rfc3339
-from .usage_report import cents
+from .buckets import AdminApiParameters
 
 Row = dict[str, Any]
 
@@ -93,7 +94,7 @@ def _model(model: str, sums: Counts) -> Row:
 
 def _actor(start: datetime, row: Mapping[str, Any], models: list[Row]) -> Row:
     return {
-        "date": rfc3339(start),
+        "date": rfc3339(start, "seconds"),
         "actor": {"type": "api_actor", "api_key_name": f"{row['team']}/{row['key']}"},
         "customer_type": "api",
         "organization_id": organization_id(),

@@ -12,15 +12,16 @@ from rest_framework.response import Response
 
 from proxy.ledger.maintenance.export import account_id, key_id, workspace_id
 from proxy.models import ApiKey, Budget, Period
+from proxy.money import cents
 from proxy.permissions.row_permissions import Reader, visible_budgets
 from proxy.reports.core.query_parameters import Number
 from proxy.reports.core.rendering import paginate
 from proxy.reports.usage.budgets import state_of
+from proxy.times import rfc3339
 
 from . import openapi_schemas
 from .admin_api_views import AdminApiView
-from .buckets import AdminApiParameters, repeatable, rfc3339
-from .usage_report import cents
+from .buckets import AdminApiParameters, repeatable
 
 Row = dict[str, Any]
 
@@ -116,7 +117,7 @@ def _keys_of(budget: Budget) -> list[int]:
 
 
 def limit_row(budget: Budget) -> Row:
-    created_at = rfc3339(_created_at(budget))
+    created_at = rfc3339(_created_at(budget), "seconds")
     return {
         "id": f"splim_{budget.pk}",
         "type": "spend_limit",

@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.ledger.maintenance.export import workspace_id
+from proxy.money import cents
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.query_parameters import Choice
@@ -173,11 +174,6 @@ EMPTY_COST: Final[Row] = dict.fromkeys(
         "workspace_id",
     )
 )
-
-
-def cents(nanousd: Decimal | int | None) -> str | None:
-    """Format nano-dollars as a decimal string of cents; return None for None (unknown)."""
-    return None if nanousd is None else f"{(Decimal(nanousd) / 10**7).normalize():f}"
 
 
 def cost_row(nanousd: Decimal | int | None, dimensions: Row, sums: Counts | None = None) -> Row:

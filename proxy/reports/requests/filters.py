@@ -7,7 +7,6 @@ requires the permission to read transcripts.
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from decimal import Decimal
 from typing import Any, Final
 
 from django.db.models import Q, QuerySet, TextField
@@ -17,6 +16,7 @@ from rest_framework import serializers
 
 from proxy.ledger.archive.reading import read_both, with_ids
 from proxy.models import Exchange, State, TokenSource
+from proxy.money import nanousd_of
 from proxy.reports.core.expansion import REQUEST_PATHS, expand_parameter
 from proxy.reports.core.keyset_list import KeysetParameters, only_values
 from proxy.reports.core.query_parameters import Amount, Choice, Flag, Number, Values
@@ -193,7 +193,7 @@ def _field_lookups(query: Mapping[str, Any]) -> "list[tuple[str, Any]]":
                 lookups.append((f"{column}__{lookup}", query[f"{end}_{name}"]))
     for name, lookup in COSTS.items():
         if query.get(name) is not None:
-            lookups.append((f"cost_nanousd__{lookup}", _nanousd(query[name])))
+            lookups.append((f"cost_nanousd__{lookup}", nanousd_of(query[name])))
     for name, lookup in FINISHED_BOUNDS.items():
         if isinstance(query.get(name), datetime):
             lookups.append((f"finished__{lookup}", query[name]))
@@ -204,10 +204,6 @@ def _field_lookups(query: Mapping[str, Any]) -> "list[tuple[str, Any]]":
         "price_id": "price__id",
     }
     return [*lookups, *((look, query[name]) for name, look in plain.items() if query.get(name))]
-
-
-def _nanousd(usd: Decimal) -> int:
-    return int(usd.scaleb(9))
 
 
 def search_condition(term: str) -> Q:

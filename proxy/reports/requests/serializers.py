@@ -8,7 +8,6 @@ from proxy.ledger.maintenance import export
 from proxy.models import Exchange
 from proxy.reports.core.references import Reference
 from proxy.reports.core.rendering import Row
-from proxy.reports.usage.rollup_queries import usd
 
 
 class Fault(serializers.Serializer[Any]):
@@ -117,7 +116,6 @@ def request_row(row: Exchange) -> Row:
     values["client"]["user_agent"] = row.user_agent or None
     values |= {
         "token_sources": {name: getattr(row, f"{name}_source") for name in SOURCES},
-        "cost_usd": usd(row.cost_nanousd),
         "price": row.price,
         "previous_request_id": row.previous_id or None,
     }

@@ -15,6 +15,7 @@ from proxy.ledger.archive.reading import iterate_both, read_both, within
 from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange
+from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.expansion import (
@@ -35,7 +36,7 @@ from proxy.reports.core.query_parameters import (
 from proxy.reports.core.references import Reference
 from proxy.reports.core.rendering import Row, RowsAndColumns, column_names
 from proxy.reports.core.time_ranges import MAX_SUM_RANGE
-from proxy.reports.usage.rollup_queries import usd
+from proxy.times import rfc3339
 
 from .filters import filter_requests
 from .serializers import RequestRow, request_row
@@ -201,8 +202,8 @@ def session_row(row: dict[str, Any], models: list[str]) -> Row:
         "agents": row["agents"],
         "models": models,
         **caller_references(row["a_team"], row["a_key_id"], row["a_key"], row["a_user"]),
-        "started_at": row["started"].isoformat().replace("+00:00", "Z"),
-        "last_at": row["last"].isoformat().replace("+00:00", "Z"),
+        "started_at": rfc3339(row["started"]),
+        "last_at": rfc3339(row["last"]),
         "input_tokens": row["fresh"],
         "cache_read_input_tokens": row["read"],
         "cache_write_5m_tokens": row["short"],

@@ -19,14 +19,15 @@ from proxy.admission_checks import (
     run_admission_dry_run,
 )
 from proxy.models import ApiKey
+from proxy.money import usd
 from proxy.permissions.row_permissions import as_seen_by, visible_keys
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.permissions import IsKeyOrStaff, ReadsConfig, config_reader_of
 from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
 from proxy.reports.core.references import parse_key_id
-from proxy.reports.core.rendering import Row, iso
-from proxy.reports.usage.rollup_queries import usd
+from proxy.reports.core.rendering import Row
+from proxy.times import rfc3339
 
 
 class DryRunParameters(JsonOnlyParameters):
@@ -115,7 +116,7 @@ def _row(finding: CheckFinding) -> Row:
         "left": amount(finding.left),
         "takes": amount(finding.takes),
         "period": finding.period or None,
-        "resets_at": iso(finding.resets),
+        "resets_at": rfc3339(finding.resets),
     }
 
 

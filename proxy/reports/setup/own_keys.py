@@ -30,6 +30,7 @@ from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, JsonOnlyParameters, Number
 from proxy.reports.core.references import Reference, id_in, parse_key_id, reference_of
 from proxy.reports.core.rendering import Row
+from proxy.times import rfc3339
 
 READ_METHODS = ("get", "head", "options")
 MAX_OVERLAP_H = 24 * 90
@@ -116,8 +117,8 @@ class OwnKeysBase(ReportView):
             "prefix": key.prefix,
             "scopes": key.scopes,
             "models_allowed": key.models_allowed,
-            "expires_at": key.expires and key.expires.isoformat().replace("+00:00", "Z"),
-            "revoked_at": key.revoked and key.revoked.isoformat().replace("+00:00", "Z"),
+            "expires_at": rfc3339(key.expires),
+            "revoked_at": rfc3339(key.revoked),
             "may_rotate": working and may_rotate(self.request.user, key),
         }
 

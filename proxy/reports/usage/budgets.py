@@ -15,12 +15,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.models import ApiKey, Budget, Period
+from proxy.money import usd
 from proxy.permissions.row_permissions import visible_budgets
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import DAY, midnight
-
-from .rollup_queries import usd
+from proxy.times import rfc3339
 
 BUDGET_ID: Final = re.compile(r"budget_([0-9]{1,18})", re.ASCII)
 
@@ -86,8 +86,8 @@ def state_of(budget: Budget) -> Row:
         "period": budget.period,
         "tz": budget.zone,
         "hard": budget.hard,
-        "starting_at": start.isoformat().replace("+00:00", "Z"),
-        "resets_at": end.isoformat().replace("+00:00", "Z"),
+        "starting_at": rfc3339(start),
+        "resets_at": rfc3339(end),
         "limit_usd": usd(limit),
         "spent_usd": usd(spent),
         "left_usd": usd(max(0, limit - spent)),

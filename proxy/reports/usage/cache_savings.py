@@ -9,11 +9,12 @@ from typing import Any, Final
 from django.db.models import Q
 
 from proxy.ledger.usage.pricing import NANOUSD_PER_TOKEN, PriceList
+from proxy.money import usd
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import DAY, TimeRange
 
-from .rollup_queries import Counts, Key, known_token_counts, known_tokens, usage, usd
+from .rollup_queries import Counts, Key, known_token_counts, known_tokens, usage
 
 CACHED: Final = ("cache_read", "cache_write_5m", "cache_write_1h")
 

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.ledger.usage.latency_histogram import Histograms, percentile
+from proxy.money import usd
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
@@ -20,7 +21,7 @@ from proxy.reports.core.rendering import Row, column_names
 from proxy.reports.core.time_ranges import TimeRange
 
 from .latency_errors_cache import output_speed
-from .rollup_queries import Counts, Key, cost_of, known_tokens, sketches, sum_known, usage, usd
+from .rollup_queries import Counts, Key, cost_of, known_tokens, sketches, sum_known, usage
 from .summary import INPUTS, NEEDS, percent_change, ratio
 from .usage import RangeHeader, range_header
 

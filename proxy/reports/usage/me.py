@@ -1,6 +1,5 @@
 """GET /api/v1/me/: the permissions, limits, usage and budgets of the caller (key or user)."""
 
-from datetime import datetime
 from typing import Any
 
 from django.http import HttpResponseBase
@@ -17,6 +16,7 @@ from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.references import Reference, reference_of
 from proxy.reports.core.rendering import Row
 from proxy.reports.core.time_ranges import TimeRange, ceil_quarter, load_zone, midnight
+from proxy.times import rfc3339
 
 from .budgets import budgets_over, state_of
 from .rollup_queries import usage, usage_columns
@@ -82,7 +82,7 @@ def _identity(request: Request, key: ApiKey | None) -> Row:
         "scopes": key.scopes,
         "limits": _limits_of(key),
         "models_allowed": key.models_allowed or key.team.models_allowed,
-        "expires_at": _iso(key.expires),
+        "expires_at": rfc3339(key.expires),
     }
 
 
@@ -91,10 +91,6 @@ def _limits_of(key: ApiKey) -> Row:
     team, own = key.team.limits, key.limits
     models = {**team.get("models", {}), **own.get("models", {})}
     return {**team, **own} | ({"models": models} if models else {})
-
-
-def _iso(at: datetime | None) -> str | None:
-    return at.isoformat().replace("+00:00", "Z") if at else None
 
 
 def _budgets(request: Request, key: ApiKey | None) -> list[Row]:

@@ -18,6 +18,7 @@ from rest_framework.response import Response
 from proxy.ledger.outcomes.agent_tools import EDIT_KINDS
 from proxy.ledger.posting.outcomes import COUNTS
 from proxy.models import UsageBySessionDay
+from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.dimensions import dimension_value
@@ -32,8 +33,9 @@ from proxy.reports.core.rendering import (
     invalid_cursor,
 )
 from proxy.reports.core.time_ranges import DAY, InvalidTimeRange, load_zone, parse_instant
+from proxy.times import rfc3339
 
-from .rollup_queries import refreshed_at, usd
+from .rollup_queries import refreshed_at
 
 GROUPS: Final[Mapping[str, str]] = {
     "day": "start",
@@ -314,16 +316,12 @@ class OutcomesView(ReportView):
                 "from": rfc3339(query["start"]),
                 "to": rfc3339(query["end"]),
                 "tz": "UTC",
-                "data_refreshed_at": rfc3339(refreshed) if refreshed else None,
+                "data_refreshed_at": rfc3339(refreshed),
                 "data": [outcome_row(groups, row) for row in page[:limit]],
                 "has_more": len(page) > limit,
                 "next_page": encode_cursor(first + limit) if len(page) > limit else None,
             }
         )
-
-
-def rfc3339(at: datetime) -> str:
-    return at.isoformat().replace("+00:00", "Z")
 
 
 def offset_of(cursor: str) -> int:

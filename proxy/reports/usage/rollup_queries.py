@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +29,7 @@ from proxy.models import (
     UsageSummaryDay,
 )
 from proxy.models.rollups import UsageCounts
+from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.dimensions import DIMENSIONS
 from proxy.reports.core.time_ranges import DAY, TimeRange
@@ -282,14 +282,6 @@ def refreshed_at() -> datetime | None:
     alive = Q(backlog__gt=0) | Q(seen__gte=now() - DRAINER_TIMEOUT)
     mark: datetime | None = DrainWatermark.objects.filter(alive).aggregate(m=Min("as_of"))["m"]
     return mark
-
-
-def usd(nanousd: int | None) -> str | None:
-    """Format nano-dollars as a decimal string of dollars; return None for None (unknown)."""
-    if nanousd is None:
-        return None
-    text = f"{Decimal(nanousd).scaleb(-9):f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def known_tokens(sums: Counts, name: str) -> int | None:

@@ -18,8 +18,9 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, Values
 from proxy.reports.core.rendering import Row, encode_cursor
+from proxy.times import rfc3339
 
-from .outcomes import DayPage, DayParameters, offset_of, rfc3339
+from .outcomes import DayPage, DayParameters, offset_of
 from .rollup_queries import refreshed_at
 
 DIMENSIONS: Final[Mapping[str, str]] = {
@@ -148,7 +149,7 @@ class StopReasonsView(ReportView):
                 "from": rfc3339(query["start"]),
                 "to": rfc3339(query["end"]),
                 "tz": "UTC",
-                "data_refreshed_at": rfc3339(refreshed) if refreshed else None,
+                "data_refreshed_at": rfc3339(refreshed),
                 "data": page[:limit],
                 "has_more": has_more,
                 "next_page": encode_cursor(first + limit) if has_more else None,

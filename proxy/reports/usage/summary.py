@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.ledger.usage.latency_histogram import percentile
+from proxy.money import usd
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
 from proxy.reports.core.query_parameters import Choice, Number, TimeRangeParameters, Values
@@ -28,7 +29,6 @@ from .rollup_queries import (
     sum_known,
     usage,
     usage_columns,
-    usd,
 )
 from .usage import CountColumns, RangeHeader, range_header
 

@@ -18,6 +18,7 @@ from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
 from proxy.reports.core.query_parameters import GroupParameters
 from proxy.reports.core.rendering import Row, RowsAndColumns, decode_cursor, encode_cursor
 from proxy.reports.core.time_ranges import TimeRange
+from proxy.times import rfc3339
 
 from .exchange_queries import usage_as_of
 from .rollup_queries import Counts, Table, refreshed_at, usage, usage_columns
@@ -115,7 +116,7 @@ def range_header(time_range: TimeRange) -> Row:
         "from": time_range.local(time_range.start),
         "to": time_range.local(time_range.end),
         "tz": str(time_range.zone),
-        "data_refreshed_at": refreshed.isoformat().replace("+00:00", "Z") if refreshed else None,
+        "data_refreshed_at": rfc3339(refreshed),
     }
 
 

@@ -91,7 +91,7 @@ def test_each_threshold_is_reported_once_in_a_period(store, budget):
     (first, data), (last, _) = events()
     assert (first, last) == ("budget.threshold", "budget.exhausted")
     assert (data["owner"], data["team"]) == ("team platform", "platform")
-    assert (data["limit_usd"], data["spent_usd"]) == ("10.000000", "8.000000")
+    assert (data["limit_usd"], data["spent_usd"]) == ("10", "8")
 
 
 def test_a_notice_and_its_event_are_stored_together(store, budget):
@@ -171,7 +171,7 @@ def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(store, budg
     maintenance.publish_changed()
     maintenance.record_thresholds()
 
-    assert [data["limit_usd"] for _, data in events()] == ["8.000000"]
+    assert [data["limit_usd"] for _, data in events()] == ["8"]
 
 
 def test_a_process_without_requests_does_not_call_redis(budget, redis_server, shared_store):

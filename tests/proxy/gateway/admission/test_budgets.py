@@ -68,9 +68,9 @@ def test_the_refusal_names_the_owner_and_all_amounts(
     assert reply.headers["x-should-retry"] == "false"
     assert reply.json["error"]["type"] == "billing_error"
     text = reply.json["error"]["message"]
-    assert text.startswith(f"team {cleo.team} has no room in its budget: limit 0.000500 USD a day")
-    assert "spent 0.000000, reserved by running requests 0.000000" in text
-    assert "may cost up to 0.001000" in text
+    assert text.startswith(f"team {cleo.team} has no room in its budget: limit 0.0005 USD a day")
+    assert "spent 0, reserved by running requests 0," in text
+    assert "may cost up to 0.001;" in text
     assert text.endswith("+09:00")
     row(reply.id, outcome="refused", status=402, detail="budget", cost_nanousd=None)
 

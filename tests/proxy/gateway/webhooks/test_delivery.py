@@ -248,8 +248,8 @@ def test_old_events_and_those_above_the_maximum_are_deleted(receiver):
 
 
 BUDGET = {
-    "owner": "team platform", "models": [], "threshold_percent": 100, "hard": True, "limit_usd": "10.000000",
-    "spent_usd": "10.000000", "period": "month", "resets_at": "2026-12-01T00:00:00Z",
+    "owner": "team platform", "models": [], "threshold_percent": 100, "hard": True, "limit_usd": "10",
+    "spent_usd": "10", "period": "month", "resets_at": "2026-12-01T00:00:00Z",
 }  # fmt: skip
 
 
@@ -266,5 +266,5 @@ def test_mail_goes_to_each_address_and_is_retried(settings):
 
     assert sorted(each.to for each in mail.outbox) == [["ada@example.com"], ["ben@example.com"]]
     assert mail.outbox[0].subject == "Messages Bridge: team platform at 100 % of its budget"
-    assert "10.000000 of 10.000000 US dollars" in mail.outbox[0].body
+    assert "10 of 10 US dollars" in mail.outbox[0].body
     assert {row.state for row in WebhookDelivery.objects.all()} == {"delivered"}
