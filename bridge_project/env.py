@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+from proxy.file_modes import refuse_writable_by_all
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -275,6 +277,7 @@ def _file_text(name: str, path: str) -> str:
     if name in os.environ:
         raise ImproperlyConfigured(f"both {name} and {name}_FILE are set; keep one")
     try:
+        refuse_writable_by_all(path, Path(path).stat().st_mode)
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"

@@ -20,6 +20,7 @@ from typing import Final, Literal
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from proxy.file_modes import refuse_writable_by_all
 from translator.stream.reasoning_signature import SigningKeys
 
 log = logging.getLogger(__name__)
@@ -260,8 +261,10 @@ def _text_of(path: str) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
                 raise ConfigError(f"file {path} cannot be read: not a regular file")
+            refuse_writable_by_all(path, mode)
             raw = os.read(descriptor, MAX_SECRET_BYTES + 1)
         finally:
             os.close(descriptor)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from proxy.decode_errors import decode_errors, explain_decode_error
+from proxy.file_modes import refuse_writable_by_all
 from proxy.models.setup import json_field_types
 from proxy.secrets import ConfigError, mistakes_error
 
@@ -53,9 +54,10 @@ def parse_file(path: Path, read: Callable[[str], Read]) -> Read:
 
 
 def _text(path: Path) -> str:
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise ConfigError(f"{size} bytes are too many; at most {MAX_BYTES} are read")
+    found = path.stat()
+    refuse_writable_by_all(path, found.st_mode)
+    if found.st_size > MAX_BYTES:
+        raise ConfigError(f"{found.st_size} bytes are too many; at most {MAX_BYTES} are read")
     return path.read_text(encoding="utf-8")
 
 

@@ -61,8 +61,9 @@ class GatewayHttpProtocol(HttpProtocol):
         "state",
     )  # fmt: skip
 
-    last_head_s: ClassVar = 1.0
-    """Time for the request head of a client that connected just before the shutdown."""
+    last_request_s: ClassVar = 1.0
+    """Time for a request head on a connection that is idle at the shutdown, or becomes idle later.
+    Its client may send one before it learns of the shutdown (RFC 9112, 9.5)."""
     discard_s: ClassVar = 5.0
     """Time for the rest of a body that is dropped, which is at most ``conf.max_body_bytes``."""
     body_grace_s: ClassVar = 5.0
@@ -135,6 +136,8 @@ class GatewayHttpProtocol(HttpProtocol):
             self.cycle.start(self.app, scope)
         elif self._half_closed:
             self.close()
+        elif self._is_last:  # the head of this response was sent before the shutdown
+            self._await_last_request()
         self._update_state()
 
     # States and their deadlines
@@ -263,22 +266,26 @@ class GatewayHttpProtocol(HttpProtocol):
     # Shutdown of the process
 
     def shutdown(self) -> None:
-        """End the connection after its request.
+        """End the connection after a response with ``connection: close``.
 
-        A client that connected, or began a request head, before the listener closed is served.
+        That is the response to the request that runs or waits, or to the next one if none does, or
+        if a response has begun without that header.
         """
         if self.state is State.LINGER:
             self.close()
-        elif self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.keep_alive = False
-        elif not self._in_head:
-            self.close()
         elif not self._is_last:
             self._is_last = True
-            self.loop.call_later(self.last_head_s, self._close_unless_served)
+            last = self._pipeline[-1][0] if self._pipeline else self.cycle
+            if last is None or last.response_complete:
+                self._await_last_request()
+            elif not last.response_started:
+                last.keep_alive = False
 
-    def _close_unless_served(self) -> None:
-        if self._in_head and self.state not in ENDING:
+    def _await_last_request(self) -> None:
+        self.loop.call_later(self.last_request_s, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if self.state in {State.HEAD, State.IDLE, State.DISCARD}:
             self.close()
 
     # Slow readers

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import multiprocessing
+import os
 import signal
 from typing import Any, Final
 
@@ -114,12 +115,24 @@ def _check_schema() -> None:
         connection.close()  # close the database connection of this thread
 
 
+def _end_without_parent(parent: Any) -> None:
+    """Drain and end this worker, because its parent process was killed.
+
+    Without a parent, nothing would restart or end it, and its listening socket would keep the port
+    from the next ``serve``. The sentinel becomes readable when the parent ends, however it ends.
+    """
+    asyncio.get_running_loop().remove_reader(parent.sentinel)
+    log.error("the parent process has ended: this worker finishes its requests and ends")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 async def lifespan(scope: Any, receive: Any, send: Any) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
             malloc_tuning.tune_malloc()
-            if multiprocessing.parent_process() is not None:
+            if (parent := multiprocessing.parent_process()) is not None:
+                asyncio.get_running_loop().add_reader(parent.sentinel, _end_without_parent, parent)
                 # This process is one of several workers: the parent process applies bridge.toml on
                 # SIGHUP. The signal reaches the whole process group and must not end this worker's
                 # streams.

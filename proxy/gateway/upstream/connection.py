@@ -17,11 +17,14 @@ from typing import Any, Final, Literal
 
 import httptools
 
+from .large_reads import large_reads
+
 MAX_HEAD_BYTES: Final = 24 * 1024  # Node.js accepts 16 KB, nginx 4 or 8
 MAX_HEAD_LINES: Final = 128
 LONG_NAMES: Final = 1024  # if the names of all headers are longer (in bytes), they are not cached
 # above this number of unread bytes, reading from the socket is paused
-HIGH_WATER_BYTES: Final = 256 * 1024
+HIGH_WATER_BYTES: Final = 128 * 1024
+LARGE_READ_BYTES: Final = 64 * 1024
 
 BYTES_ACKNOWLEDGED: Final = struct.Struct("120xQ")
 """``tcpi_bytes_acked`` in Linux's ``struct tcp_info``."""
@@ -128,9 +131,10 @@ class UpstreamConnection(asyncio.Protocol):
         return waiter
 
     async def read(self) -> bytes:
-        """Return all unread bytes of the body; empty at the body's end.
+        """Return the unread bytes of the body, at most LARGE_READ_BYTES; empty at the body's end.
 
-        Waits if there are none. Raises ConnectionLost or InvalidHttpResponse.
+        Waits if there are none, and for its turn if there are more. Raises ConnectionLost or
+        InvalidHttpResponse.
         """
         while not self._pieces:
             if self._body_complete:
@@ -142,10 +146,16 @@ class UpstreamConnection(asyncio.Protocol):
                 await self._waiter
             finally:
                 self._waiter = None
+        if self._unread > LARGE_READ_BYTES:
+            await large_reads(self.loop).turn()
         piece = b"".join(self._pieces)  # this makes no copy if there is only one piece
         self._pieces.clear()
         self._unread = 0
-        if self._paused:
+        if len(piece) > LARGE_READ_BYTES:
+            self._pieces.append(piece[LARGE_READ_BYTES:])
+            self._unread = len(piece) - LARGE_READ_BYTES
+            piece = piece[:LARGE_READ_BYTES]
+        if self._paused and self._unread <= HIGH_WATER_BYTES:
             self._paused = False
             self._transport.resume_reading()
         return piece

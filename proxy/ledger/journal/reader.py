@@ -70,6 +70,9 @@ class JournalReader:
         self.waiting = 0  # number of records that were read, but are not in the database
         self.appended = 0  # number of records of ``journal`` that were read
         self.set_aside = len(self._set_aside_files())
+        self.refused: set[str] = set()
+        """Ids of the requests whose records could not be posted."""
+        self.damaged_bytes = 0
         self._journal = journal
         self._read_only = from_start
         self._closed = 0  # number of unfinished requests whose close record was read
@@ -181,6 +184,7 @@ class JournalReader:
         """Log bytes that are not a valid record; truncate a torn write, quarantine other bytes."""
         size = damage.end - damage.offset
         name = segments.path_of(self.directory, self._segment).name
+        self.damaged_bytes += size
         if self._read_only:
             return
         if damage.torn:
@@ -254,6 +258,7 @@ class JournalReader:
         one = self.unfinished.get(request_id)
         if one is None:
             return
+        self.refused.add(request_id)
         name = UNSAFE.sub("_", request_id)
         self._quarantine(f"{name}.frames", b"".join(self.frames(request_id)))
         self._quarantine(f"{name}.txt", f"{fault[:500]}\n".encode())
@@ -358,6 +363,19 @@ class JournalReader:
             segments.path_of(self.directory, number).unlink(missing_ok=True)
             if (file := self._files.pop(number, None)) is not None:
                 os.close(file)
+
+    def kept_since(self) -> float | None:
+        """Return the time from which all records are kept (Unix seconds); 0: none was removed.
+
+        None: there are no records. It is the time of the first record of the oldest segment.
+        """
+        numbers = self.segment_numbers()
+        if not numbers or numbers[0] == 1:
+            return 0.0 if numbers else None
+        end = self._open(numbers[0])
+        frames = segments.read_frames(self._files[numbers[0]], HEADER.size, end)
+        first = next((frame.at for frame in frames if isinstance(frame, Frame)), None)
+        return self.newest_at() if first is None else first
 
     def newest_at(self) -> float:
         """Return when any segment of this journal was last written (Unix seconds)."""

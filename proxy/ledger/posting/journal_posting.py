@@ -19,7 +19,7 @@ from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import OpenRecord, Record, decode
 from proxy.ledger.transcripts.encoding import StreamCompressor
-from proxy.models import DrainWatermark
+from proxy.models import DrainWatermark, Exchange, State
 
 from . import ledger_writer, orphans
 from .ledger_writer import ExchangeRecords, group_records
@@ -211,19 +211,40 @@ def _exhaust(batches: Iterator[int], advance: Advance = no_progress) -> None:
         advance(requests)
 
 
-def post_again(directory: Path, advance: Advance = no_progress) -> int:
+class RestoredJournal(NamedTuple):
+    """What a journal could add to a restored database. Times are Unix seconds."""
+
+    name: str
+    records: int
+    since: float
+    """All records from this time on are kept; 0: all of the journal."""
+    until: float
+    """When its last record was written."""
+    lacking: int
+    """Requests that have a record in the journal and still no closed row."""
+    damaged_bytes: int
+
+
+def post_again(directory: Path, advance: Advance = no_progress) -> list[RestoredJournal]:
     """Write all records of all journals to the database again, after its restore from a backup.
 
-    The journals contain the records of about a day. Rows that the database has do not change.
-    Returns the number of records.
+    The journals contain the records of about a day, or fewer: ``KEEP_POSTED_BYTES``. Rows that the
+    database has do not change.
     """
-    records = 0
-    for path in sorted(directory.glob("journal-*/")):
-        with contextlib.closing(JournalReader(path, from_start=True)) as reader:
-            records += reader.backlog().records
-            _exhaust(post_all(reader), advance)
-        records += _post_set_aside(path)
-    return records
+    return [_post_journal_again(path, advance) for path in sorted(directory.glob("journal-*/"))]
+
+
+def _post_journal_again(path: Path, advance: Advance) -> RestoredJournal:
+    with contextlib.closing(JournalReader(path, from_start=True)) as reader:
+        records = reader.backlog().records
+        _exhaust(post_all(reader), advance)
+        since, until = reader.kept_since(), reader.newest_at()
+        refused, damaged_bytes = reader.refused, reader.damaged_bytes
+    records += _post_set_aside(path)
+    closed = Exchange.objects.filter(pk__in=refused, state=State.CLOSED).count()
+    quarantine = len([*(path / "quarantine").glob("*.frames")])
+    lacking = max(len(refused) - closed, quarantine)
+    return RestoredJournal(path.name, records, since or 0.0, until, lacking, damaged_bytes)
 
 
 def _post_set_aside(directory: Path) -> int:

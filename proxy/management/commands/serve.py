@@ -62,7 +62,8 @@ class Command(BridgeCommand):
         refuse_unsafe_settings(host)
         env_check.check_early(os.environ, file)
         with ExitStack() as stack:
-            data_directory.prepare(conf.data_dir)
+            for note in data_directory.prepare(conf.data_dir):
+                self.stderr.write(note)
             refuse_old_records(conf.data_dir)
             stack.callback(data_directory.Lock(conf.data_dir).release)
             listener = stack.enter_context(server.bind(host, options["port"]))

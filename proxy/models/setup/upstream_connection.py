@@ -22,6 +22,7 @@ import msgspec
 from django.core.exceptions import ValidationError
 from msgspec import UNSET, Meta, UnsetType
 
+from proxy.file_modes import refuse_writable_by_all
 from proxy.secrets import ConfigError, Secret, resolve
 
 from .json_field_types import SecretReference, Strict, type_error_message
@@ -235,6 +236,7 @@ def _tls_context(files: TlsFiles, _versions: tuple[tuple[int, int], ...]) -> ssl
 def _version(path: str) -> tuple[int, int]:
     try:
         found = os.stat(path)  # noqa: PTH116 - a Path object would take longer than the call
+        refuse_writable_by_all(path, found.st_mode)
     except OSError as error:
         raise ConfigError(f"file {path} cannot be read: {error.strerror}") from None
     return found.st_mtime_ns, found.st_ino

@@ -264,6 +264,7 @@ def test_settle_closes_old_open_rows_once_and_a_later_close_record_wins(ledger) 
 
 
 def test_restore_from_a_backup_older_than_the_journals_is_a_finding(ledger) -> None:
+    (conf.data_dir / "journal-0").mkdir()
     assert json.loads(run("settleorphans", "--json", "--restore", "24h"))["records_restored"] == 0
 
     with pytest.raises(

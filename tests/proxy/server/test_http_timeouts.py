@@ -1,5 +1,6 @@
 """Client connections over real sockets: disconnects, timeouts, pipelining and shutdown."""
 
+import asyncio
 import contextlib
 import gc
 import socket
@@ -15,6 +16,7 @@ from proxy.server.http_timeouts import GatewayHttpProtocol
 from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
 from tests.waiting import until
 
+REQUEST = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"
 LARGE = b"x" * 400_000  # more than is buffered, so reading pauses in the middle
 
 
@@ -90,31 +92,35 @@ def rejects_connections(port: int) -> bool:
     return False
 
 
+def read_to_end(client: socket.socket) -> bytes:
+    received = b""
+    while piece := client.recv(65_536):
+        received += piece
+    return received
+
+
 class PatientProtocol(GatewayHttpProtocol):
     __slots__ = ()
-    last_head_s = 600.0  # the machine may be slow
+    last_request_s = 600.0  # the machine may be slow
 
 
 class ImpatientProtocol(GatewayHttpProtocol):
     __slots__ = ()
-    last_head_s = 0.05
+    last_request_s = 0.05
 
 
 @pytest.mark.parametrize("sent_bytes", [0, 9], ids=["connected", "within its head"])
 def test_a_client_that_connected_before_the_shutdown_is_served(application, sent_bytes):
-    request = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"
     with (
         served(application, http=PatientProtocol) as (port, server),
         socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
     ):
-        client.sendall(request[:sent_bytes])
+        client.sendall(REQUEST[:sent_bytes])
         until(lambda: server.server_state.connections)
         server.should_exit = True
         until(lambda: rejects_connections(port))
-        client.sendall(request[sent_bytes:])
-        received = b""
-        while piece := client.recv(65_536):
-            received += piece
+        client.sendall(REQUEST[sent_bytes:])
+        received = read_to_end(client)
 
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nconnection: close\r\n" in received
@@ -139,6 +145,62 @@ def test_a_client_in_the_accept_queue_at_shutdown_is_served(application):
             received = receive_until(client, b"ok")
 
     assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_an_idle_connection_gets_one_more_response_during_the_shutdown(application):
+    """Its client may send a request before it learns of the shutdown (RFC 9112, 9.5)."""
+    with (
+        served(application, http=PatientProtocol) as (port, server),
+        post(port, "/", b"{}") as client,
+    ):
+        receive_until(client, b"ok")
+        server.should_exit = True
+        until(lambda: rejects_connections(port))
+        client.sendall(REQUEST)
+        received = read_to_end(client)
+
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close\r\n" in received
+    assert received.endswith(b"ok")
+
+
+def test_a_connection_gets_one_more_response_after_one_that_promised_keep_alive():
+    """A stream whose head was sent before the shutdown could not say ``connection: close``."""
+    is_released = threading.Event()
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"begin ", "more_body": True})
+        await asyncio.to_thread(is_released.wait, DEADLINE_S)
+        await send({"type": "http.response.body", "body": b"end"})
+
+    with (
+        served(stream, http=PatientProtocol) as (port, server),
+        post(port, "/", b"{}") as client,
+    ):
+        receive_until(client, b"begin \r\n")
+        server.should_exit = True
+        until(lambda: rejects_connections(port))
+        is_released.set()
+        first = receive_until(client, b"0\r\n\r\n")
+        client.sendall(REQUEST)
+        second = read_to_end(client)
+
+    assert b"end" in first
+    assert b"\r\nconnection: close\r\n" in second
+    assert second.endswith(b"0\r\n\r\n")
+
+
+def test_an_idle_client_does_not_delay_the_shutdown(application):
+    with (
+        served(application, http=ImpatientProtocol) as (port, server),
+        post(port, "/", b"{}") as client,
+    ):
+        receive_until(client, b"ok")
+        server.should_exit = True
+
+        assert client.recv(1) == b""
 
 
 def test_a_silent_client_does_not_delay_the_shutdown(application):

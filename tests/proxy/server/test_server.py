@@ -179,6 +179,73 @@ def test_an_unwritable_data_directory_is_rejected(manage, tmp_path):
     assert (run.returncode, "Permission denied" in run.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        (".", 0o777),
+        (".", 0o1777),
+        (".", 0o730),
+        ("secret_key", 0o666),
+        ("ledger.sqlite3", 0o620),
+        ("journal-0", 0o770),
+        ("journal-0/00000001.log", 0o602),
+    ],
+)
+def test_a_data_directory_that_others_may_write_to_is_rejected(manage, tmp_path, name, mode):
+    data = tmp_path / "data"
+    (data / "journal-0").mkdir(mode=0o700, parents=True)
+    data.chmod(0o700)
+    for file in ("secret_key", "ledger.sqlite3", "journal-0/00000001.log"):
+        (data / file).write_text(secrets.token_urlsafe(48))
+        (data / file).chmod(0o600)
+    open_path = (data / name).resolve()
+    open_path.chmod(mode)
+
+    run = manage("serve", "--port", "0")
+
+    assert run.returncode == 2
+    assert f"{open_path}: mode {mode:04o} lets other users change it" in run.stderr
+    assert f"chmod -R go-w {data}" in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert stat.S_IMODE(open_path.stat().st_mode) == mode
+
+
+def test_a_data_directory_that_others_may_read_becomes_private(serving, tmp_path):
+    copy_ledger(tmp_path / "data", with_admin=False)
+    (tmp_path / "data").chmod(0o755)
+    (tmp_path / "data" / "ledger.sqlite3").chmod(0o644)
+
+    process, log = serving()
+
+    assert stop(process) == 0
+    assert f"{tmp_path / 'data'}: other users could read it" in log.read_text()
+    for path in (tmp_path / "data", tmp_path / "data" / "ledger.sqlite3"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.parametrize("what", ["setting", "configuration", "upstream key"])
+def test_a_file_with_secrets_that_everyone_may_write_to_is_rejected(manage, tmp_path, what):
+    key = tmp_path / "key"
+    key.write_text("k" * 64)
+    arguments, environment = [], {}
+    if what == "setting":
+        environment["BRIDGE_SECRET_KEY_FILE"] = str(key)
+    else:
+        text = BRIDGE_TOML.replace('{ env = "OPENAI_API_KEY" }', f'{{ file = "{key}" }}')
+        path = tmp_path / "bridge.toml"
+        path.write_text(text)
+        arguments = ["--config", path]
+        environment["BRIDGE_KEY_CI"] = SECRET
+    open_path = path if what == "configuration" else key
+    open_path.chmod(0o666)
+
+    run = manage("serve", "--port", "0", *arguments, **environment)
+
+    assert run.returncode == 2
+    assert "mode 0666 lets other users change it" in run.stderr
+    assert f"chmod o-w {open_path}" in run.stderr
+
+
 def test_a_file_instead_of_the_data_directory_is_rejected(manage, tmp_path):
     (tmp_path / "data").write_text("")
 

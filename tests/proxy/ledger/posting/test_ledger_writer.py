@@ -105,9 +105,9 @@ def test_writing_all_records_again_changes_nothing(journal: Journal, own: Journa
     ]
     sums = list(UsageQuarterHour.objects.values("requests", "input_reported"))
 
-    restored = journal_posting.post_again(journal.directory.parent)
+    [restored] = journal_posting.post_again(journal.directory.parent)
 
-    assert restored == 60
+    assert (restored.records, restored.since, restored.lacking) == (60, 0, 0)
     assert before == [
         list(t.objects.order_by("pk").values()) for t in (Exchange, Part, HashChainLink)
     ]
