@@ -104,6 +104,21 @@ class ResponseContext:
     stream)."""
 
 
+class Origin(NamedTuple):
+    """Where in the client's request an entry of the upstream's history came from.
+
+    Paths of nested blocks are without the types of the outer blocks, but end with the type of the
+    block: ``messages.2.content.0.content.1.image``.
+    """
+
+    path: str
+    """``system``, a message (``messages.2``) or one block of it; "" if it came from several."""
+    parts: tuple[str, ...] = ()
+    """The blocks that its content parts came from; "" for a part from several blocks."""
+    calls: tuple[str, ...] = ()
+    """Chat Completions only: the blocks that its tool calls came from."""
+
+
 # The class is not frozen, because freezing would cost a call for each field.
 @dataclass(slots=True, kw_only=True)
 class UpstreamRequest:
@@ -115,8 +130,8 @@ class UpstreamRequest:
     local_response: dict[str, Any] | None = None
     """The upstream's complete response, if it is known in advance; then no request is sent
     upstream."""
-    origins: tuple[int, ...] = ()
-    """For each entry of the body's history: the index of the client's message that it came from."""
+    origins: tuple[Origin, ...] = ()
+    """For each entry of the body's history: where in the client's request it came from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,13 @@ def drop_tool(kind: str, path: str, builder: RequestBuilder) -> None:
     raise BadRequest(f"{path}.type", f"{kind!r}: {reason}")
 
 
+def check_tool_count(count: int, builder: RequestBuilder) -> None:
+    """Raise BadRequest for more tools than the upstream's configured limit."""
+    limit = builder.profile.max_tools
+    if limit and count > limit:
+        raise BadRequest("tools", f"{count} tools; this upstream takes {limit}")
+
+
 def _with_examples(description: str, tool: dict[str, Any]) -> str:
     examples = tool.get("input_examples")
     if not examples:

@@ -8,9 +8,9 @@ from translator.openai_chat.reasoning import CARRIED_FIELDS, restore_reasoning
 from translator.openai_chat.reasoning_details import REASONING_DETAILS
 from translator.openai_chat.types import ChatMessage, FunctionCall, ToolCall
 from translator.request.builder import RequestBuilder
+from translator.request.call_arguments import arguments_json
 from translator.request.id_mapping import carried_fields, upstream_call_id, upstream_name
 from translator.request.text_fallbacks import document_text, server_result_text
-from translator.stream.tool_arguments import compact_json
 
 Block = dict[str, Any]
 
@@ -77,11 +77,9 @@ def _add_text(turn: AssistantTurn, block: Block, path: str, builder: RequestBuil
 
 
 def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
-    arguments = block["input"]
     function: FunctionCall = {
         "name": upstream_name(block["name"]),
-        # Arguments that are not valid JSON reach the client as a string and return as one.
-        "arguments": arguments if isinstance(arguments, str) else compact_json(arguments),
+        "arguments": arguments_json(block["input"], path, builder),
     }
     call_id = upstream_call_id(block["id"], builder.target)
     if builder.target.recorded_calls:
@@ -96,6 +94,7 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
         "type": "function",
         "function": {**inner, **function} if isinstance(inner, dict) else function,
     }
+    builder.place(call, f"{path}.tool_use")
     turn.calls.append(cast("ToolCall", call))
 
 

@@ -10,6 +10,7 @@ from translator.request.midstream_tools import effective_tools
 from translator.request.tool_support import (
     SPECIAL_FIELDS,
     FunctionTool,
+    check_tool_count,
     client_tool_function,
     custom_function,
     drop_tool,
@@ -27,10 +28,7 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
         for path, tool in offered
         if (function := _function(tool, path, builder)) is not None
     ]
-    if len(functions) > builder.profile.max_tools:
-        raise BadRequest(
-            "tools", f"{len(functions)} tools; this upstream takes {builder.profile.max_tools}"
-        )
+    check_tool_count(len(functions), builder)
     choice = builder.request.get("tool_choice") or {}
     if not functions:
         if choice.get("type") in ("any", "tool"):

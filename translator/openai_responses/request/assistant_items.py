@@ -11,9 +11,9 @@ from translator.openai_responses.reasoning import (
 )
 from translator.openai_responses.types import InputItem
 from translator.request.builder import RequestBuilder
+from translator.request.call_arguments import arguments_json
 from translator.request.id_mapping import carried_fields, upstream_call_id, upstream_name
 from translator.request.text_fallbacks import document_text, server_result_text
-from translator.stream.tool_arguments import compact_json
 
 Block = dict[str, Any]
 
@@ -49,13 +49,19 @@ def read_assistant_turn(
 ) -> AssistantTurn:
     turn = AssistantTurn()
     if isinstance(content, str):
-        content = [{"type": "text", "text": content}]
+        turn.add_text(content)
+        for item in turn.items:
+            builder.place(item, path)
+        content = []
     for number, block in enumerate(content):
         block_path = f"{path}.content.{number}"
         kind = block["type"]
         if kind not in ASSISTANT_BLOCKS:
             raise BadRequest(f"{block_path}.type", f"{kind!r} is not supported by this upstream")
+        known = len(turn.items)
         ASSISTANT_BLOCKS[kind](turn, block, block_path, builder)
+        for item in turn.items[known:]:
+            builder.place(item, f"{block_path}.{kind}")
     if turn.items and turn.items[-1]["type"] == "reasoning":
         turn.drop_orphan_reasoning(path, builder)
     if builder.profile.phase:
@@ -78,7 +84,6 @@ def _add_text(turn: AssistantTurn, block: Block, path: str, builder: RequestBuil
 
 
 def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
-    arguments = block["input"]
     call_id = upstream_call_id(block["id"], builder.target)
     turn.calls.append(call_id)
     if builder.target.recorded_calls:
@@ -91,8 +96,7 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
             "type": "function_call",
             "call_id": call_id,
             "name": upstream_name(block["name"]),
-            # Arguments that are not valid JSON reach the client as a string and return as one.
-            "arguments": arguments if isinstance(arguments, str) else compact_json(arguments),
+            "arguments": arguments_json(block["input"], path, builder),
         }
     )
 

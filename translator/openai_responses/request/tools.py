@@ -12,6 +12,7 @@ from translator.request.midstream_tools import effective_tools
 from translator.request.tool_support import (
     SPECIAL_FIELDS,
     FunctionTool,
+    check_tool_count,
     client_tool_function,
     custom_function,
     drop_tool,
@@ -42,9 +43,7 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
             tools_by_name[tool.get("name") or path] = upstream_tool
     for server in _mcp_servers(tools, builder):
         tools_by_name[f"mcp {server['server_label']}"] = server
-    if len(tools_by_name) > builder.profile.max_tools:
-        limit = builder.profile.max_tools
-        raise BadRequest("tools", f"{len(tools_by_name)} tools; this upstream takes {limit}")
+    check_tool_count(len(tools_by_name), builder)
     choice = builder.request.get("tool_choice") or {}
     if not tools_by_name:
         if choice.get("type") in ("any", "tool"):

@@ -32,6 +32,8 @@ FIELDS = {
     *stable.MessageCreateParamsBase.__annotations__,
     *beta.MessageCreateParamsBase.__annotations__,
     *OLD_FIELDS,
+    "safeguards",  # of Claude Code, in no type of the SDK
+    "tags",
 }
 
 OFF = {"thinking": {"type": "disabled"}}
