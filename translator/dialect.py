@@ -53,6 +53,15 @@ class TranslationTarget:
     caller keeps no record, so what an id cannot carry is lost, with a note."""
 
 
+class AnswerForm(NamedTuple):
+    """How a structured output differs from the client's schema."""
+
+    wrapped: bool = False
+    """Whether an object with one property is around the answer (``structured_answer.WRAPPER``)."""
+    optional: frozenset[str] = frozenset()
+    """Paths of properties that may be null instead of absent, as in ``StrictSchema``."""
+
+
 NO_FIELDS: Final[frozenset[str]] = frozenset()
 """One shared object, because an empty frozenset takes 216 bytes."""
 
@@ -77,6 +86,9 @@ class ResponseContext:
     optional_properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Tool name -> properties that OpenAI's strict mode made nullable; nulls of these properties
     are removed from the tool's arguments."""
+    answer: AnswerForm | None = None
+    """The form of a structured output that must be changed back; None: the text is sent as it is.
+    Otherwise each text block is sent as one piece, at its end."""
     stop_sequences: tuple[str, ...] = ()
     """Stop sequences that the gateway searches for in the text itself, instead of the upstream."""
     thinking: Literal["shown", "omitted", "hidden"] = "shown"

@@ -10,7 +10,7 @@ from translator.anthropic.request_validation import SAMPLING
 from translator.anthropic.types import MessagesRequest
 from translator.anthropic.validators import UNSET
 from translator.capabilities import Effort, Profile
-from translator.dialect import NO_FIELDS, Origin, ResponseContext, TranslationTarget
+from translator.dialect import NO_FIELDS, AnswerForm, Origin, ResponseContext, TranslationTarget
 from translator.errors import BadRequest
 from translator.notes import Fate, Note
 
@@ -44,6 +44,7 @@ class RequestBuilder:
         self.notes: dict[Note, None] = {}
         self.tool_names: dict[str, str] = {}  # upstream's tool name -> client's, where they differ
         self.optional_properties: dict[str, frozenset[str]] = {}
+        self.answer: AnswerForm | None = None  # how a structured output is changed back
         self._places: dict[int, tuple[Any, str]] = {}  # by id, beside the object itself
         # The effort that a message sets, with its path.
         self.effort: tuple[Effort, str] | None = None
@@ -210,6 +211,7 @@ def build_response_context(builder: RequestBuilder, **extra: Any) -> ResponseCon
         target=target,
         tool_names=builder.tool_names,
         optional_properties=builder.optional_properties,
+        answer=builder.answer,
         stop_sequences=_stop_sequences(request),
         thinking=thinking_visibility(request) if "thinking" in request else "hidden",
         single_tool_call=bool(choice.get("disable_parallel_tool_use")),

@@ -15,6 +15,14 @@ from translator.request.text_fallbacks import document_text, server_result_text
 Block = dict[str, Any]
 
 
+UNSIGNED_CALL: Final = {
+    "extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}
+}
+"""Google's placeholder for calls that the model did not make itself. Gemini 3 refuses a request if
+the first call of a step has no signature; the other calls of the step need none. Source: "Thought
+signatures" of the Gemini API and of Google Cloud."""
+
+
 class AssistantTurn:
     """The content of one assistant turn, by the fields of a Chat Completions message."""
 
@@ -89,7 +97,11 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
     details = carried.get(REASONING_DETAILS)
     if isinstance(details, list):
         turn.carried_details += [entry for entry in details if isinstance(entry, dict)]
-    call = {name: value for name, value in carried.items() if name in CARRIED_FIELDS} | {
+    fields = {name: value for name, value in carried.items() if name in CARRIED_FIELDS}
+    if builder.profile.signed_calls and not (turn.calls or fields or isinstance(inner, dict)):
+        fields = UNSIGNED_CALL
+        builder.add_note(path, "emulated", "a call without a thought signature is marked as such")
+    call = fields | {
         "id": call_id,
         "type": "function",
         "function": {**inner, **function} if isinstance(inner, dict) else function,

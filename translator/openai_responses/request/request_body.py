@@ -24,7 +24,7 @@ from translator.request.builder import (
     sampling_parameters,
     service_tier_fields,
 )
-from translator.request.json_schema import normalize, to_strict
+from translator.request.output_schema import output_schema, requested_format
 from translator.request.reasoning_effort import EFFORT_FIELDS, choose_effort, thinking_visibility
 from translator.request.text_fallbacks import system_blocks
 from translator.request.unsent_fields import note_unsent_fields, reject_fields
@@ -128,7 +128,7 @@ def _output_config(builder: RequestBuilder) -> dict[str, Any]:
     config = builder.request.get("output_config") or {}
     if config.get("task_budget"):
         builder.add_note("output_config.task_budget", "ignored", "a hint for another provider")
-    output_format = config.get("format") or builder.request.get("output_format")
+    output_format = requested_format(builder)
     if not output_format:
         return {}
     if not builder.profile.json_schema:
@@ -136,16 +136,11 @@ def _output_config(builder: RequestBuilder) -> dict[str, Any]:
             "output_config.format", "dropped", "this upstream does not accept an output schema"
         )
         return {}
-    schema = output_format.get("schema") or {}
-    strict_schema = to_strict(schema) if builder.profile.strict_schemas else None
-    # Strict schemas make optional properties nullable, and the client's schema forbids these nulls.
-    is_strict = strict_schema is not None and not strict_schema.optional
+    schema, is_strict = output_schema(output_format, builder)
     text_format = {
         "type": "json_schema",
         "name": OUTPUT_NAME,
-        "schema": strict_schema.schema
-        if strict_schema is not None and is_strict
-        else normalize(schema),
+        "schema": schema,
         "strict": is_strict,
     }
     return {"text": {"format": text_format}}

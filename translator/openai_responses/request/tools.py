@@ -7,11 +7,12 @@ from typing import Any, Final
 from translator.errors import BadRequest
 from translator.request.builder import RequestBuilder
 from translator.request.id_mapping import upstream_name
-from translator.request.json_schema import normalize, to_strict
+from translator.request.json_schema import to_strict
 from translator.request.midstream_tools import effective_tools
 from translator.request.tool_support import (
     SPECIAL_FIELDS,
     FunctionTool,
+    accepted_parameters,
     check_tool_count,
     client_tool_function,
     custom_function,
@@ -73,8 +74,6 @@ def _tool(tool: Tool, path: str, builder: RequestBuilder) -> Tool | None:
     if function is None:
         drop_tool(kind, path, builder)
         return None
-    if tool.get("defer_loading"):
-        builder.add_note(f"{path}.defer_loading", "emulated", "the tool is sent at once")
     if kind != "custom":
         builder.add_note(
             f"{path}.type", "emulated", f"{kind} is sent as a function with its schema"
@@ -91,7 +90,7 @@ def _function(function_tool: FunctionTool, tool: Tool, path: str, builder: Reque
     function: Tool = {
         "type": "function",
         "name": name,
-        "parameters": normalize(function_tool.parameters),
+        "parameters": accepted_parameters(function_tool, path, builder),
         "strict": False,
     }
     if function_tool.description:

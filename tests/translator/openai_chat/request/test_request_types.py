@@ -111,6 +111,13 @@ def faults(body: dict[str, Any], profile: str) -> list[str]:
             {k: v for k, v in message.items() if k not in VENDOR_MESSAGE_KEYS}
             for message in body["messages"]
         ]
+    if profile == "gemini":
+        for message in known["messages"]:
+            if "tool_calls" in message:
+                message["tool_calls"] = [
+                    {k: v for k, v in call.items() if k != "extra_content"}
+                    for call in message["tool_calls"]
+                ]
     try:
         judge().validate_python(known, strict=True)
     except ValidationError as error:
