@@ -118,17 +118,22 @@ class PartBuilder(ABC, Generic[Part]):
             return self._placeholder(NO_DOCUMENT_URL, path, builder, name=source["url"])
         if not builder.profile.files:
             return self._placeholder(NO_PDF, path, builder, name=block.get("title") or "")
-        file = read_pdf(source) if url_part is None else None
-        if file is not None and file.fault:
-            return self._placeholder(file.fault, path, builder, name=block.get("title") or "")
-        for name in ("context", "title") if url_part is not None else ("context",):
-            if block.get(name):
-                builder.add_note(
-                    f"{path}.{name}", "dropped", "the upstream's files have no such field"
-                )
-        if url_part is not None or file is None:
+        if url_part is not None:
+            self._note_lost_fields(block, ("context", "title"), path, builder)
             return url_part
+        file = read_pdf(source)
+        if file.fault:
+            return self._placeholder(file.fault, path, builder, name=block.get("title") or "")
+        self._note_lost_fields(block, ("context",), path, builder)
         return self.file_part(file_name(block.get("title")), _data_url(file, path, builder))
+
+    def _note_lost_fields(
+        self, block: Block, names: tuple[str, ...], path: str, builder: RequestBuilder
+    ) -> None:
+        reason = "the upstream's files have no such field"
+        for name in names:
+            if block.get(name):
+                builder.add_note(f"{path}.{name}", "dropped", reason)
 
     def _placeholder(
         self, fault: str, path: str, builder: RequestBuilder, *, name: str = ""

@@ -50,7 +50,7 @@ def loaded_tools(
 
 def _loaded_names(request: MessagesRequest, deferred: set[str]) -> set[str]:
     """Return the deferred tools that the history loads or calls, or that must be called."""
-    loaded = {(request.get("tool_choice") or {}).get("name")}
+    loaded: set[Any] = {(request.get("tool_choice") or {}).get("name")}
     searches: set[str] = set()  # ids of calls of the client's own search tool
     for message in request["messages"]:
         if isinstance(message["content"], str):

@@ -11,15 +11,8 @@ from translator.dialect import AnswerForm
 from translator.message_stream.structured_answer import WRAPPER
 
 from .builder import RequestBuilder
-from .json_schema import (
-    COMBINERS,
-    DEFINITIONS,
-    Schema,
-    normalize,
-    resolve_root_reference,
-    to_strict,
-)
-from .schema_repair import MAX_DEPTH
+from .json_schema import COMBINERS, normalize, resolve_root_reference, to_strict
+from .schema_repair import DEFINITIONS, MAX_DEPTH, Schema
 
 PATH: Final = "output_config.format"
 NOT_AN_OBJECT: Final = frozenset({"anyOf", "oneOf", "enum", "const", "not"})

@@ -18,12 +18,19 @@ from translator.request.text_fallbacks import document_text, server_result_text
 Block = dict[str, Any]
 
 
+MCP_ID: Final = "mcptoolu_"
+"""The prefix of Anthropic's ids of MCP calls."""
+MAX_ITEM_ID: Final = 64
+CALLS: Final = frozenset({"function_call", "mcp_call"})
+
+
 class AssistantTurn:
     """The Responses API input items of one assistant turn."""
 
     def __init__(self) -> None:
         self.items: list[InputItem] = []
         self.calls: list[str] = []  # ids of tool calls without results so far
+        self.mcp_calls: dict[str, InputItem] = {}  # by the id of the call
         self._recorded_items = 0  # number of reasoning items from the record
 
     def add_text(self, text: str) -> None:
@@ -73,7 +80,7 @@ def _mark_phases(turn: AssistantTurn) -> None:
     """Set ``phase``: ``commentary`` before a tool call, ``final_answer`` for other text."""
     phase = "final_answer"
     for item in reversed(turn.items):
-        if item["type"] == "function_call":
+        if item["type"] in CALLS:
             phase = "commentary"
         elif "role" in item and item["role"] == "assistant":
             item["phase"] = phase
@@ -99,6 +106,34 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
             "arguments": arguments_json(block["input"], path, builder),
         }
     )
+
+
+def _add_mcp_call(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    """Send a call of an MCP server back as the item that it was, if the request has that server.
+
+    As text the model would imitate it: it would write calls instead of making them.
+    """
+    label = upstream_name(block.get("server_name") or "")
+    if not builder.profile.mcp or label not in map(upstream_name, builder.mcp_server_names):
+        _omit(turn, block, path, builder)
+        return
+    item: InputItem = {
+        "type": "mcp_call",
+        "id": f"mcp_{block['id'].removeprefix(MCP_ID)}"[:MAX_ITEM_ID],
+        "server_label": label,
+        "name": block["name"],
+        "arguments": arguments_json(block["input"], path, builder),
+    }
+    turn.mcp_calls[block["id"]] = item
+    turn.items.append(item)
+
+
+def _add_mcp_result(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    item = turn.mcp_calls.get(block["tool_use_id"])
+    if item is not None:
+        item["output"] = server_result_text(block)
+    else:
+        _add_rendered_text(turn, block, path, builder)
 
 
 def _add_reasoning_item(
@@ -154,14 +189,14 @@ ASSISTANT_BLOCKS: Final[
     "document": _add_document,
     "fallback": _omit,
     "mcp_tool_listing": _omit,
-    "mcp_tool_result": _add_rendered_text,
-    "mcp_tool_use": _add_rendered_text,
+    "mcp_tool_result": _add_mcp_result,
+    "mcp_tool_use": _add_mcp_call,
     "redacted_thinking": _add_reasoning_item,
     "server_tool_use": _omit,
     "text": _add_text,
     "text_editor_code_execution_tool_result": _add_rendered_text,
     "thinking": _add_reasoning_item,
-    "tool_search_tool_result": _add_rendered_text,
+    "tool_search_tool_result": _omit,
     "tool_use": _add_tool_use,
     "web_fetch_tool_result": _add_rendered_text,
     "web_search_tool_result": _add_rendered_text,
