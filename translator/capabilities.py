@@ -39,7 +39,9 @@ class Profile:
     prompt_cache_key: bool = False
     service_tier: bool = False
     images: bool = True
-    max_tools: int = 128
+    max_tools: int = 0
+    """The largest number of tools that the server accepts; 0 if it has no limit, or none is known:
+    then the server itself refuses what is too much."""
     user_field: bool = False
     """Whether the server accepts the deprecated ``user`` parameter; it carries the hashed user id
     if the server has no newer field for it."""
@@ -277,7 +279,14 @@ PROFILES: Final[Mapping[str, Profile]] = {
             count_tokens=True,
             bearer_auth=True,
             betas=BEDROCK_BETAS,
-            refused_fields=("container", "inference_geo", "mcp_servers", "service_tier", "speed"),
+            refused_fields=(
+                "container",
+                "inference_geo",
+                "mcp_servers",
+                "service_tier",
+                "speed",
+                "tags",
+            ),
         ),
         Profile(
             name="bedrock_messages",
@@ -293,7 +302,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
                 "token-efficient-tools-*",
                 "web-search-*",
             ),
-            refused_fields=("container", "inference_geo", "mcp_servers", "speed"),
+            refused_fields=("container", "inference_geo", "mcp_servers", "speed", "tags"),
         ),
         Profile(
             name="vertex",
@@ -312,7 +321,14 @@ PROFILES: Final[Mapping[str, Profile]] = {
                 "tool-search-tool-*",
                 "web-search-*",
             ),
-            refused_fields=("container", "inference_geo", "mcp_servers", "service_tier", "speed"),
+            refused_fields=(
+                "container",
+                "inference_geo",
+                "mcp_servers",
+                "service_tier",
+                "speed",
+                "tags",
+            ),
         ),
         Profile(
             name="foundry",
@@ -337,7 +353,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
                 "web-fetch-*",
                 "web-search-*",
             ),
-            refused_fields=("inference_geo", "speed"),
+            refused_fields=("inference_geo", "speed", "tags"),
         ),
     )
 }

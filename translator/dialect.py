@@ -53,6 +53,15 @@ class TranslationTarget:
     caller keeps no record, so what an id cannot carry is lost, with a note."""
 
 
+class AnswerForm(NamedTuple):
+    """How a structured output differs from the client's schema."""
+
+    wrapped: bool = False
+    """Whether an object with one property is around the answer (``structured_answer.WRAPPER``)."""
+    optional: frozenset[str] = frozenset()
+    """Paths of properties that may be null instead of absent, as in ``StrictSchema``."""
+
+
 NO_FIELDS: Final[frozenset[str]] = frozenset()
 """One shared object, because an empty frozenset takes 216 bytes."""
 
@@ -77,6 +86,9 @@ class ResponseContext:
     optional_properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Tool name -> properties that OpenAI's strict mode made nullable; nulls of these properties
     are removed from the tool's arguments."""
+    answer: AnswerForm | None = None
+    """The form of a structured output that must be changed back; None: the text is sent as it is.
+    Otherwise each text block is sent as one piece, at its end."""
     stop_sequences: tuple[str, ...] = ()
     """Stop sequences that the gateway searches for in the text itself, instead of the upstream."""
     thinking: Literal["shown", "omitted", "hidden"] = "shown"
@@ -104,6 +116,21 @@ class ResponseContext:
     stream)."""
 
 
+class Origin(NamedTuple):
+    """Where in the client's request an entry of the upstream's history came from.
+
+    Paths of nested blocks are without the types of the outer blocks, but end with the type of the
+    block: ``messages.2.content.0.content.1.image``.
+    """
+
+    path: str
+    """``system``, a message (``messages.2``) or one block of it; "" if it came from several."""
+    parts: tuple[str, ...] = ()
+    """The blocks that its content parts came from; "" for a part from several blocks."""
+    calls: tuple[str, ...] = ()
+    """Chat Completions only: the blocks that its tool calls came from."""
+
+
 # The class is not frozen, because freezing would cost a call for each field.
 @dataclass(slots=True, kw_only=True)
 class UpstreamRequest:
@@ -115,8 +142,8 @@ class UpstreamRequest:
     local_response: dict[str, Any] | None = None
     """The upstream's complete response, if it is known in advance; then no request is sent
     upstream."""
-    origins: tuple[int, ...] = ()
-    """For each entry of the body's history: the index of the client's message that it came from."""
+    origins: tuple[Origin, ...] = ()
+    """For each entry of the body's history: where in the client's request it came from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

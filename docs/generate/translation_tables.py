@@ -95,6 +95,8 @@ def describe_builder(builders: Mapping[str, Any], kind: str) -> str:
 BUILDER_DESCRIPTIONS = {
     "_omit": "dropped, with a note",
     "_add_rendered_text": "sent as text, with a note",
+    "_add_mcp_call": "`mcp_call` for a server of the request; otherwise dropped, with a note",
+    "_add_mcp_result": "`output` of its `mcp_call`; otherwise sent as text, with a note",
     "_add_compaction": "the original item for its own upstream, else its summary as system text",
     "_search_result": "sent as text",
     "_tool_reference": "sent as text",

@@ -17,6 +17,21 @@ WEATHER = {
 }
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+BROKEN_INPUTS = [
+    ('{"city": "Os', {"_raw": '{"city": "Os'}),
+    ("{oops", {"_raw": "{oops"}),
+    ('{"city": "Oslo",}', {"city": "Oslo"}),
+    ('"{\\"city\\": 1}"', {"city": 1}),
+    ("", {}),
+    (" ", {}),
+    ("null", {}),
+    (None, {}),
+    ([1, "a"], {"value": [1, "a"]}),
+    (5, {"value": 5}),
+    (False, {"value": False}),
+    ("[" * 5000, {"_raw": "[" * 5000}),
+]
+"""The ``input`` of a call that is no object -> the object that upstreams get."""
 
 
 def make_request(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:

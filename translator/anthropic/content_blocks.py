@@ -9,7 +9,6 @@ from typing import Any, Final
 from .validators import (
     Check,
     ValidationFault,
-    any_of,
     any_value,
     boolean,
     list_by_key,
@@ -98,10 +97,10 @@ TOOL_RESULT: Final = object_of(
     },
 )
 
-# The gateway returns tool arguments that are not valid JSON to the client as a raw string, so the
-# client may send a string as ``input``.
+# The gateway returns tool arguments that are not valid JSON to the client as a raw string, and
+# other gateways return null or a list. Every upstream gets an object (``call_arguments``).
 TOOL_USE: Final = object_of(
-    {"id": non_empty_string, "name": non_empty_string, "input": any_of(string, mapping)},
+    {"id": non_empty_string, "name": non_empty_string, "input": any_value},
     {"cache_control": CACHE_CONTROL},
 )
 
@@ -132,13 +131,13 @@ ASSISTANT_BLOCKS: Final[Mapping[str, Check]] = {
         {"tool_use_id": non_empty_string}, {"content": TEXT_OR_TEXTS, "is_error": boolean}
     ),
     "mcp_tool_use": object_of(
-        {"id": non_empty_string, "name": non_empty_string, "input": mapping},
+        {"id": non_empty_string, "name": non_empty_string, "input": any_value},
         {"server_name": string},
     ),
     "redacted_thinking": object_of({"data": string}),
     "search_result": SEARCH_RESULT,
     "server_tool_use": object_of(
-        {"id": non_empty_string, "name": non_empty_string, "input": mapping}
+        {"id": non_empty_string, "name": non_empty_string, "input": any_value}
     ),
     "text": TEXT,
     "text_editor_code_execution_tool_result": SERVER_RESULT,

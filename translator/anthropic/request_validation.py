@@ -14,6 +14,7 @@ from .content_blocks import CACHE_CONTROL, EFFORTS, MESSAGES, TEXT_OR_TEXTS
 from .tools import TOOL_CHOICE, check_inline_tools, check_tool, check_tool_names
 from .types import MessagesRequest
 from .validators import (
+    UNSET,
     Check,
     ValidationFault,
     any_of,
@@ -27,6 +28,7 @@ from .validators import (
     number,
     object_of,
     one_of,
+    or_unset,
     short_name,
     string,
     tagged_union,
@@ -116,18 +118,20 @@ FIELDS: Final[Mapping[str, Check]] = {
     "model": model_name,
     "output_config": object_of(optional={"effort": one_of(*EFFORTS), "format": FORMAT}),
     "output_format": FORMAT,
+    "safeguards": any_value,
     "service_tier": one_of("auto", "standard_only"),
     "speed": one_of("standard", "fast"),
     "stop_sequences": list_of(_check_stop_sequence),
     "stream": boolean,
     "system": TEXT_OR_TEXTS,
+    "tags": any_value,
     "temperature": number(0, 1),
     "thinking": THINKING,
     "thread": any_value,
     "tool_choice": TOOL_CHOICE,
     "tools": list_of(check_tool),
-    "top_k": integer(0),
-    "top_p": number(0, 1),
+    "top_k": or_unset(integer(0)),
+    "top_p": or_unset(number(0, 1)),
 }
 """Every known request field. The tables of each dialect (target API) define exactly one treatment
 of each field."""
@@ -243,7 +247,7 @@ def _check_thinking(request: MessagesRequest) -> None:
 
 def _reject_sampling(request: MessagesRequest) -> None:
     for name in SAMPLING:
-        if request.get(name) is not None:
+        if request.get(name) not in (None, UNSET):
             raise ValidationFault("Extra inputs are not permitted", name)
 
 

@@ -83,6 +83,21 @@ def integer(minimum: int) -> Check:
     return check
 
 
+UNSET: Final = -1
+"""Older versions of LangChain.js send this as ``top_k`` and ``top_p`` if neither is set, which
+Anthropic accepted for years (FlowiseAI/Flowise#5998)."""
+
+
+def or_unset(check: Check) -> Check:
+    """Accept ``UNSET`` as well as what ``check`` accepts."""
+
+    def check_value(value: Any) -> None:
+        if value != UNSET:
+            check(value)
+
+    return check_value
+
+
 def number(minimum: float, maximum: float) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool):

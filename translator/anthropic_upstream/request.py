@@ -8,20 +8,26 @@ and prompt caches depend on identical bytes. Source: docs/mapping.md 2.4 and 7.
 
 from typing import Any, Final
 
+from translator.anthropic.request_validation import SAMPLING
 from translator.anthropic.types import MessagesRequest
+from translator.anthropic.validators import UNSET
 from translator.capabilities import Profile
 from translator.dialect import ResponseContext, TranslationTarget, UpstreamRequest
 from translator.errors import BadRequest
 from translator.notes import Note
+from translator.request.builder import UNSET_PARAMETER
+from translator.request.call_arguments import REPAIRED, object_arguments
+from translator.request.text_fallbacks import tool_error_text
 from translator.request.tool_support import find_server_tool
 from translator.stream.reasoning_signature import is_own_signature
 from translator.web_search.results import is_own_content
 
 Block = dict[str, Any]
 
-RAW_INPUT: Final = "_raw"
-"""The key inside ``input`` for tool arguments that are not valid JSON, since ``input`` must be an
-object."""
+BLANK_TEXT: Final = "a text of white space alone, which Anthropic refuses"
+
+CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use", "tool_use"})
+"""Types of blocks whose ``input`` must be an object."""
 
 
 def build_request(request: MessagesRequest, target: TranslationTarget) -> UpstreamRequest:
@@ -31,14 +37,12 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
     if target.model:
         body["model"] = target.model
     profile = target.profile
-    messages = [
-        message_body
-        for number, message in enumerate(_list(request.get("messages")))
-        if (message_body := _rewrite_message(message, f"messages.{number}", profile, notes))
-        is not None
-    ]
-    if notes:
+    messages, changed = _rewrite_messages(_list(request.get("messages")), profile, notes)
+    if changed:
         body["messages"] = messages
+    if isinstance(request.get("system"), list):
+        body["system"] = _without_blank_texts(request["system"], "system", notes)
+    notes += _drop_unset_parameters(body)
     notes += _apply_profile(body, profile)
     return UpstreamRequest(
         body=body,
@@ -47,6 +51,13 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
             model=request.get("model", ""), target=target, max_tokens=request.get("max_tokens")
         ),
     )
+
+
+def _drop_unset_parameters(body: dict[str, Any]) -> list[Note]:
+    unset = [name for name in SAMPLING if body.get(name) == UNSET]
+    for name in unset:
+        del body[name]
+    return [Note(name, *UNSET_PARAMETER) for name in unset]
 
 
 def _apply_profile(body: dict[str, Any], profile: Profile) -> list[Note]:
@@ -97,16 +108,42 @@ def _as_user(message: Any) -> Any:
     return {"role": "user", "content": message.get("content")}
 
 
+def _rewrite_messages(
+    received: list[Any], profile: Profile, notes: list[Note]
+) -> tuple[list[Any], bool]:
+    """Return the messages, and whether any was changed; a message without content is dropped.
+
+    The last message stays as it came: without it the request would have another meaning, so the
+    upstream refuses what is empty.
+    """
+    messages: list[Any] = []
+    changed = False
+    for number, message in enumerate(received):
+        rewritten = _rewrite_message(message, f"messages.{number}", profile, notes)
+        if rewritten is None and number == len(received) - 1 and _field(message, "role") == "user":
+            rewritten = message
+        changed = changed or rewritten is not message
+        if rewritten is not None:
+            messages.append(rewritten)
+    return messages, changed
+
+
 def _rewrite_message(message: Any, path: str, profile: Profile, notes: list[Note]) -> Any:
     """Return the message, as the same object if unchanged; None if no content block is left."""
     content = _field(message, "content")
-    if _field(message, "role") != "assistant" or not isinstance(content, list):
+    if _field(message, "role") == "assistant" and isinstance(content, str) and content.isspace():
+        notes.append(Note(f"{path}.content", "ignored", BLANK_TEXT))
+        return None
+    if not isinstance(content, list):
         return message
-    foreign_searches = _foreign_search_ids(content)
+    is_assistant = _field(message, "role") == "assistant"
+    foreign_searches = _foreign_search_ids(content) if is_assistant else []
     blocks: list[Block] = []
     changed = False
     for number, block in enumerate(content):
-        reason = _drop_reason(block, foreign_searches, profile)
+        reason = _drop_reason(block, foreign_searches, profile) if is_assistant else ""
+        if _is_blank_text(block):
+            reason = BLANK_TEXT
         if reason:
             notes.append(Note(f"{path}.content.{number}", "ignored", reason))
             changed = True
@@ -119,12 +156,43 @@ def _rewrite_message(message: Any, path: str, profile: Profile, notes: list[Note
     return {**message, "content": blocks} if blocks else None
 
 
+def _without_blank_texts(blocks: list[Any], path: str, notes: list[Note]) -> list[Any]:
+    """Return the blocks without texts of white space; the same object if there are none."""
+    blank = [number for number, block in enumerate(blocks) if _is_blank_text(block)]
+    if not blank:
+        return blocks
+    notes += [Note(f"{path}.{number}", "ignored", BLANK_TEXT) for number in blank]
+    return [block for block in blocks if not _is_blank_text(block)]
+
+
+def _is_blank_text(block: Any) -> bool:
+    if _field(block, "type") != "text":
+        return False
+    text = block.get("text")
+    return isinstance(text, str) and (not text or text.isspace())
+
+
+def _rewrite_result(block: Block, path: str, notes: list[Note]) -> Block:
+    """Return a tool result without texts of white space; the same object if it has none."""
+    content = block.get("content")
+    if not isinstance(content, list):
+        return block
+    parts = _without_blank_texts(content, f"{path}.content", notes)
+    if parts is content:
+        return block
+    if not parts and block.get("is_error"):  # the content of an error must not be empty
+        return {**block, "content": tool_error_text("")}
+    return {**block, "content": parts}
+
+
 def _rewrite_block(block: Any, path: str, notes: list[Note]) -> Any:
     """Return the block, as the same object if unchanged."""
     kind = _field(block, "type")
-    if kind == "tool_use" and isinstance(block.get("input"), str):
-        notes.append(Note(f"{path}.input", "repaired", "broken arguments are sent as a string"))
-        return {**block, "input": {RAW_INPUT: block["input"]}}
+    if kind in CALLS and not isinstance(block.get("input", {}), dict):
+        notes.append(Note(f"{path}.input", *REPAIRED))
+        return {**block, "input": object_arguments(block["input"])}
+    if kind == "tool_result":
+        return _rewrite_result(block, path, notes)
     if kind == "text" and any(map(_is_foreign_citation, _list(block.get("citations")))):
         notes.append(Note(f"{path}.citations", "ignored", "citations of another upstream"))
         citations = [c for c in block["citations"] if not _is_foreign_citation(c)]

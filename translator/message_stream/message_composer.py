@@ -18,6 +18,7 @@ from translator.stream.tool_arguments import compact_json
 
 from .open_block import Block, Delta, Key, merge_deltas
 from .stream_grammar import MessageWriter
+from .structured_answer import restored_answer
 from .tool_input import BROKEN_ARGUMENTS, finish_input
 
 __all__ = ["Block", "Key", "MessageComposer"]
@@ -99,6 +100,8 @@ class MessageComposer:
                 block.scanner = StopScanner(self.context.stop_sequences)
                 block.scanned_text = TextBuffer()
         block.buffer.append(piece)
+        if self.context.answer is not None:
+            return block  # sent at the end of the block
         if block.scanner is None:
             self._send(block, {"type": "text_delta", "text": piece})
             return block
@@ -361,7 +364,10 @@ class MessageComposer:
     def _finish_block(self, block: Block) -> None:
         match block.type:
             case "text":
-                if block.scanner is not None:
+                if self.context.answer is not None:
+                    block.scanned_text = TextBuffer()
+                    self._send_scanned(block, restored_answer(block.text, self.context.answer))
+                elif block.scanner is not None:
                     self._send_scanned(block, block.scanner.flush())
             case "thinking":
                 self._sign(block)

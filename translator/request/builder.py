@@ -1,29 +1,26 @@
 """Code that the request builders of both OpenAI APIs share."""
 
 import hashlib
-import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
+from translator.anthropic.request_validation import SAMPLING
 from translator.anthropic.types import MessagesRequest
+from translator.anthropic.validators import UNSET
 from translator.capabilities import Effort, Profile
-from translator.dialect import NO_FIELDS, ResponseContext, TranslationTarget
+from translator.dialect import NO_FIELDS, AnswerForm, Origin, ResponseContext, TranslationTarget
 from translator.errors import BadRequest
 from translator.notes import Fate, Note
 
 from .id_mapping import record_name
 from .reasoning_effort import end_of_last_user_text, thinking_visibility
+from .session_id import session_id_in
 
-SESSION_SUFFIX: Final = re.compile(r"session_([0-9A-Za-z-]+)$")
-"""Claude Code's ``metadata.user_id`` ends with the session id."""
+UNSET_PARAMETER: Final = ("ignored", "-1 is some clients' value for a parameter that is not set")
 
-
-SYSTEM_ORIGIN: Final = -1
-"""The origin of history entries built from the system prompt; other origins are message indices."""
-
+SYSTEM: Final = "system"
 
 RECORD_USED: Final = (
     "repaired",
@@ -47,8 +44,8 @@ class RequestBuilder:
         self.notes: dict[Note, None] = {}
         self.tool_names: dict[str, str] = {}  # upstream's tool name -> client's, where they differ
         self.optional_properties: dict[str, frozenset[str]] = {}
-        self.origins: list[int] = []
-        """For each history entry the index of its message in the request, or ``SYSTEM_ORIGIN``."""
+        self.answer: AnswerForm | None = None  # how a structured output is changed back
+        self._places: dict[int, tuple[Any, str]] = {}  # by id, beside the object itself
         # The effort that a message sets, with its path.
         self.effort: tuple[Effort, str] | None = None
         self.include: list[str] = []  # Responses API only: the ``include`` field
@@ -56,6 +53,35 @@ class RequestBuilder:
 
     def add_note(self, path: str, fate: Fate, reason: str) -> None:
         self.notes[Note(path, fate, reason)] = None
+
+    def place(self, made: Any, path: str) -> None:
+        """Remember from which part of the request an entry, part or call of the body was made.
+
+        ``path`` is that of a message, or of a block and ends with the block's type.
+        """
+        self._places[id(made)] = (made, path)
+
+    def place_of(self, made: Any) -> str:
+        """Return the path given to ``place``; "" for an object that was not placed."""
+        # The object is kept, because another one could get the id of an object that is gone.
+        return self._places.get(id(made), (None, ""))[1]
+
+    def origins(self, history: Sequence[dict[str, Any]]) -> tuple[Origin, ...]:
+        """Return the origins of the entries of the upstream's history."""
+        place_of = self.place_of
+        found: list[Origin] = []
+        for entry in history:
+            parts = entry.get("content")
+            if parts.__class__ is not list:
+                parts = entry.get("output")
+            found.append(
+                Origin(
+                    place_of(entry),
+                    tuple(map(place_of, parts)) if parts.__class__ is list else (),
+                    tuple(map(place_of, entry["tool_calls"])) if "tool_calls" in entry else (),
+                )
+            )
+        return tuple(found)
 
     def note_recorded_call(self, call_id: str) -> None:
         """Add a note if the session's record has an entry for this call, also an expired one."""
@@ -138,7 +164,7 @@ def identity_fields(builder: RequestBuilder) -> dict[str, Any]:
         fields["safety_identifier"] = _hash(user)
     elif user and profile.user_field:
         fields["user"] = _hash(user)
-    session = builder.target.session or (user and _session(user))
+    session = builder.target.session or session_id_in(builder.request.get("metadata"))
     if session and profile.prompt_cache_key:
         fields["prompt_cache_key"] = _hash(session)
     if user and fields:
@@ -146,6 +172,16 @@ def identity_fields(builder: RequestBuilder) -> dict[str, Any]:
     elif user:
         builder.add_note("metadata.user_id", "ignored", "this upstream does not accept a user id")
     return fields
+
+
+def sampling_parameters(builder: RequestBuilder) -> dict[str, Any]:
+    """Return temperature, top_p and top_k, as far as the client set them."""
+    request = builder.request
+    parameters = {name: request[name] for name in SAMPLING if request.get(name) is not None}
+    for name in [name for name, value in parameters.items() if value == UNSET]:
+        builder.add_note(name, *UNSET_PARAMETER)
+        del parameters[name]
+    return parameters
 
 
 def service_tier_fields(builder: RequestBuilder) -> dict[str, Any]:
@@ -175,6 +211,7 @@ def build_response_context(builder: RequestBuilder, **extra: Any) -> ResponseCon
         target=target,
         tool_names=builder.tool_names,
         optional_properties=builder.optional_properties,
+        answer=builder.answer,
         stop_sequences=_stop_sequences(request),
         thinking=thinking_visibility(request) if "thinking" in request else "hidden",
         single_tool_call=bool(choice.get("disable_parallel_tool_use")),
@@ -235,17 +272,3 @@ def _call_ids(request: MessagesRequest) -> frozenset[str]:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-def _session(user: str) -> str | None:
-    """Return the session id inside a user id: at its end, or in a JSON object; None without one."""
-    if match := SESSION_SUFFIX.search(user):
-        return match[1]
-    if "{" not in user:  # a failing JSON parse takes ten times as long as this test
-        return None
-    try:
-        document = json.loads(user)
-    except ValueError:
-        return None
-    session = document.get("session_id") if isinstance(document, dict) else None
-    return session if isinstance(session, str) else None

@@ -6,16 +6,21 @@ each API defines the JSON of the parts. Source: docs/mapping.md 1.3.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from translator.errors import BadRequest
+from translator.upstream_errors import anthropic_path
 
 from .builder import RequestBuilder
 from .history_shapes import NO_IMAGE
+from .media import File, file_name, read_pdf, read_picture
 from .text_fallbacks import document_text, search_result_text
 
 Block = dict[str, Any]
 Part = TypeVar("Part")
+
+NO_PDF: Final = "this upstream does not support PDF input"
+NO_DOCUMENT_URL: Final = "this upstream does not fetch documents by URL"
 
 BlockConverter = Callable[[Any, Block, str, RequestBuilder], list[Any]]
 """A method of ``PartBuilder``: takes a block, its path for notes and errors, and the request
@@ -62,6 +67,9 @@ class PartBuilder(ABC, Generic[Part]):
         if kind not in self.BLOCKS:
             raise BadRequest(f"{path}.type", f"{kind!r} is not supported by this upstream")
         parts = self.BLOCKS[kind](self, block, path, builder)
+        for part in parts:
+            if not builder.place_of(part):  # a document's own pictures have their place already
+                builder.place(part, f"{path}.{kind}")
         if parts and builder.profile.cache_breakpoints and block.get("cache_control"):
             self.set_cache_breakpoint(parts[-1], block["cache_control"])
         return parts
@@ -77,11 +85,14 @@ class PartBuilder(ABC, Generic[Part]):
         source = block["source"]
         match source.get("type"):
             case "base64":
-                part = self.image_part(_data_url(source))
+                file = read_picture(source)
+                if file.fault:
+                    return [self._placeholder(file.fault, path, builder)]
+                part = self.image_part(_data_url(file, path, builder))
             case "url":
                 part = self.image_part(source["url"])
             case kind:
-                raise _foreign_file_error(path, kind)
+                raise _foreign_file_error(path, "image", kind)
         if block.get("transformations"):
             builder.add_note(
                 f"{path}.transformations", "dropped", "the upstream scales images itself"
@@ -98,20 +109,43 @@ class PartBuilder(ABC, Generic[Part]):
                 builder.add_note(path, "emulated", "a document is sent as text")
                 return self._document_text(block, path, builder)
             case kind:
-                raise _foreign_file_error(path, kind)
+                raise _foreign_file_error(path, "document", kind)
 
     def _file(self, block: Block, source: Block, path: str, builder: RequestBuilder) -> Part:
+        """Return a part with the file, or a text in its place if the upstream cannot have it."""
         url_part = self.file_url_part(source["url"]) if source["type"] == "url" else None
         if source["type"] == "url" and url_part is None:
-            raise BadRequest(f"{path}.source.type", "this upstream does not fetch documents by URL")
+            return self._placeholder(NO_DOCUMENT_URL, path, builder, name=source["url"])
         if not builder.profile.files:
-            raise BadRequest(f"{path}.source", "this upstream does not accept PDF documents")
-        for name in ("context", "title") if url_part is not None else ("context",):
+            return self._placeholder(NO_PDF, path, builder, name=block.get("title") or "")
+        if url_part is not None:
+            self._note_lost_fields(block, ("context", "title"), path, builder)
+            return url_part
+        file = read_pdf(source)
+        if file.fault:
+            return self._placeholder(file.fault, path, builder, name=block.get("title") or "")
+        self._note_lost_fields(block, ("context",), path, builder)
+        return self.file_part(file_name(block.get("title")), _data_url(file, path, builder))
+
+    def _note_lost_fields(
+        self, block: Block, names: tuple[str, ...], path: str, builder: RequestBuilder
+    ) -> None:
+        reason = "the upstream's files have no such field"
+        for name in names:
             if block.get(name):
-                builder.add_note(
-                    f"{path}.{name}", "dropped", "the upstream's files have no such field"
-                )
-        return url_part or self.file_part(block.get("title") or "document.pdf", _data_url(source))
+                builder.add_note(f"{path}.{name}", "dropped", reason)
+
+    def _placeholder(
+        self, fault: str, path: str, builder: RequestBuilder, *, name: str = ""
+    ) -> Part:
+        """Return a text for a file that cannot be sent: an error would end the session.
+
+        ``name`` is the client's text, so it is not in the note.
+        """
+        builder.add_note(path, "dropped", fault)
+        return self.text_part(
+            f"[file omitted: {fault}: {name}]" if name else f"[file omitted: {fault}]"
+        )
 
     def _document_text(self, block: Block, path: str, builder: RequestBuilder) -> list[Part]:
         content = block["source"].get("content")
@@ -140,8 +174,10 @@ class PartBuilder(ABC, Generic[Part]):
     }
 
 
-def _data_url(source: Block) -> str:
-    return f"data:{source['media_type']};base64,{source['data']}"
+def _data_url(file: File, path: str, builder: RequestBuilder) -> str:
+    if file.repair:
+        builder.add_note(f"{path}.source", "repaired", file.repair)
+    return f"data:{file.media_type};base64,{file.data}"
 
 
 def _drop_citations(block: Block, path: str, builder: RequestBuilder, kind: str) -> None:
@@ -149,5 +185,7 @@ def _drop_citations(block: Block, path: str, builder: RequestBuilder, kind: str)
         builder.add_note(f"{path}.citations", "dropped", f"the upstream cannot cite {kind}")
 
 
-def _foreign_file_error(path: str, kind: object) -> BadRequest:
-    return BadRequest(f"{path}.source.type", f"{kind!r}: the file is stored at another provider")
+def _foreign_file_error(path: str, block_type: str, kind: object) -> BadRequest:
+    """Return the error for a stored file, with the path by which Claude Code drops the file."""
+    place = anthropic_path(f"{path}.{block_type}.source.type")
+    return BadRequest(place, f"{kind!r}: the file is stored at another provider")

@@ -10,6 +10,7 @@ from typing import Any, Final
 from translator.anthropic.types import MessagesRequest
 
 from .builder import RequestBuilder
+from .deferred_tools import loaded_tools
 
 Tool = dict[str, Any]
 
@@ -29,7 +30,7 @@ def effective_tools(builder: RequestBuilder) -> list[tuple[str, Tool]]:
         declared = [(f"tools.{n}", tool) for n, tool in enumerate(tools)]
     changes = list(_tool_changes(builder.request))
     if not changes:
-        return declared
+        return loaded_tools(declared, builder)
     # Keyed by name; toolsets have no name and are keyed by path.
     tools_by_name = {str(tool.get("name") or path): (path, tool) for path, tool in declared}
     removed_names: set[str] = set()
@@ -47,7 +48,8 @@ def effective_tools(builder: RequestBuilder) -> list[tuple[str, Tool]]:
         removed_names.discard(name)
         if definition:
             tools_by_name[name] = (f"{path}.tool.definition", definition)
-    return [entry for name, entry in tools_by_name.items() if name not in removed_names]
+    remaining = [entry for name, entry in tools_by_name.items() if name not in removed_names]
+    return loaded_tools(remaining, builder)
 
 
 def _tool_changes(request: MessagesRequest) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from translator.anthropic.types import MessagesRequest
 from translator.notes import Note
-from translator.stream.tool_arguments import compact_json
 
 BILLING_HEADER: Final = "x-anthropic-billing-header"
 """The start of a system block with a hash of each request, which would defeat prompt caches."""
@@ -32,7 +31,11 @@ def search_result_text(block: Block) -> str:
 
 
 def server_result_text(block: Block) -> str:
-    """Return another provider's server tool call or result as text; "" if it has no text."""
+    """Return another provider's server tool result as text; "" if it has no text.
+
+    The text has no marks such as ``[called …]``: models imitate what stands in their own turns, and
+    would write such marks instead of calling a tool.
+    """
     render = RENDERERS.get(block["type"])
     return render(block) if render is not None else ""
 
@@ -73,7 +76,7 @@ def _web_search(block: Block) -> str:
     if not isinstance(results, list):
         return ""  # the content is an error object instead of a result
     return "\n".join(
-        f"[search result] {_lines(r.get('title'), r.get('url'), separator=' ')}"
+        _lines(r.get("title"), r.get("url"), separator=" ")
         for r in results
         if isinstance(r, Mapping)
     )
@@ -84,7 +87,7 @@ def _web_fetch(block: Block) -> str:
     document = content.get("content")
     if not isinstance(document, dict):
         return ""
-    return _lines(f"[fetched] {content.get('url') or ''}".strip(), document_text(document))
+    return _lines(content.get("url"), document_text(document))
 
 
 def _code_execution(block: Block) -> str:
@@ -106,18 +109,6 @@ def _text_editor(block: Block) -> str:
     )
 
 
-def _tool_search(block: Block) -> str:
-    references = _mapping(block.get("content")).get("tool_references")
-    if not isinstance(references, list):
-        return ""
-    names = [str(_mapping(tool).get("tool_name", "")) for tool in references]
-    return "\n".join(f"[tool loaded: {name}]" for name in names if name)
-
-
-def _mcp_use(block: Block) -> str:
-    return f"[called {block.get('name', '')} {compact_json(block.get('input') or {})}]"
-
-
 def _mcp_result(block: Block) -> str:
     text = _text_of(block.get("content"))
     return tool_error_text(text) if block.get("is_error") else text
@@ -132,9 +123,7 @@ RENDERERS: Final[Mapping[str, Callable[[Block], str]]] = {
     "bash_code_execution_tool_result": _code_execution,
     "code_execution_tool_result": _code_execution,
     "mcp_tool_result": _mcp_result,
-    "mcp_tool_use": _mcp_use,
     "text_editor_code_execution_tool_result": _text_editor,
-    "tool_search_tool_result": _tool_search,
     "web_fetch_tool_result": _web_fetch,
     "web_search_tool_result": _web_search,
 }

@@ -13,6 +13,7 @@ from translator.errors import BadRequest
 from translator.stream.tool_arguments import compact_json
 
 from .builder import RequestBuilder
+from .json_schema import normalize
 
 SPECIAL_FIELDS: Final = frozenset({"allowed_callers", "defer_loading", "type"})
 """Tool fields that require special handling; most tools have none of these fields."""
@@ -79,6 +80,25 @@ def drop_tool(kind: str, path: str, builder: RequestBuilder) -> None:
         return
     reason = tool.reason if tool is not None else "not supported by this upstream"
     raise BadRequest(f"{path}.type", f"{kind!r}: {reason}")
+
+
+def accepted_parameters(
+    function: FunctionTool, path: str, builder: RequestBuilder
+) -> dict[str, Any]:
+    """Return a function's schema in a form that OpenAI accepts; ``path`` is that of the tool."""
+    repairs: dict[str, None] = {}
+    schema = normalize(function.parameters, repairs)
+    if repairs:
+        reason = f"changed for the upstream: {', '.join(repairs)}"
+        builder.add_note(f"{path}.input_schema", "repaired", reason)
+    return schema
+
+
+def check_tool_count(count: int, builder: RequestBuilder) -> None:
+    """Raise BadRequest for more tools than the upstream's configured limit."""
+    limit = builder.profile.max_tools
+    if limit and count > limit:
+        raise BadRequest("tools", f"{count} tools; this upstream takes {limit}")
 
 
 def _with_examples(description: str, tool: dict[str, Any]) -> str:

@@ -19,9 +19,13 @@ class ErrorMapping:
     error_type: str
     message: str = ""
     should_retry: bool | None = None
+    prefix: str = ""
+    """Put before the upstream's own message, for clients that recover by Anthropic's words."""
 
 
 INVALID: Final = ErrorMapping(400, "invalid_request_error")
+BAD_PICTURE: Final = ErrorMapping(400, "invalid_request_error", prefix="Could not process image: ")
+"""Anthropic's words, at which Claude Code drops the picture from its history and goes on."""
 FAILED: Final = ErrorMapping(500, "api_error", "", True)
 BROKEN: Final = ErrorMapping(502, "api_error")
 SLOW: Final = ErrorMapping(504, "timeout_error")
@@ -96,18 +100,18 @@ BY_CODE: Final = {
     "vector_store_timeout": FAILED,
     "invalid_prompt": INVALID,
     "minimax.2013": INVALID,
-    "invalid_image": INVALID,
-    "invalid_image_format": INVALID,
-    "invalid_base64_image": INVALID,
+    "invalid_image": BAD_PICTURE,
+    "invalid_image_format": BAD_PICTURE,
+    "invalid_base64_image": BAD_PICTURE,
     "invalid_image_url": INVALID,
-    "invalid_image_mode": INVALID,
+    "invalid_image_mode": BAD_PICTURE,
     "image_too_large": INVALID,
     "image_too_small": INVALID,
-    "image_parse_error": INVALID,
+    "image_parse_error": BAD_PICTURE,
     "image_file_too_large": INVALID,
     "image_file_not_found": INVALID,
-    "unsupported_image_media_type": INVALID,
-    "empty_image_file": INVALID,
+    "unsupported_image_media_type": BAD_PICTURE,
+    "empty_image_file": BAD_PICTURE,
     "failed_to_download_image": INVALID,
     # Error types
     "authentication_error": UNAUTHENTICATED,
@@ -137,6 +141,15 @@ NO_IMAGES: Final = re.compile(
 """Texts about an image for a model without vision: of llama.cpp, vLLM, MLX, Ollama, OpenAI,
 OpenRouter and DeepSeek."""
 
+BAD_IMAGE: Final = re.compile(
+    r"(?:cannot|could not|unable to|failed to) (?:identify|load|decode|open|parse|process)"
+    r" (?:the |an? |input |this )?image|(?:invalid|unsupported|corrupt(?:ed)?|empty) image"
+    r"|image (?:data )?(?:is |was )?(?:not valid|invalid|corrupt|truncated)",
+    re.IGNORECASE,
+)
+"""Texts about a picture that the server cannot read: of vLLM (Pillow), llama.cpp, Ollama, LM
+Studio and OpenAI-compatible gateways."""
+
 NO_ROUTE: Final = re.compile(
     r"(?:error )?(?:404|405)?[: ]{0,3}(?:(?:file|page|path|url|route|endpoint|resource) )?"
     r"(?:not found|method not allowed)\W{0,3}\Z"
@@ -148,6 +161,7 @@ NO_ROUTE: Final = re.compile(
 
 BY_PHRASE: Final = (
     ((NO_IMAGES,), UNUSABLE),
+    ((BAD_IMAGE,), BAD_PICTURE),
     ((re.compile(r"jinja|chat[ _]template|roles must alternate", re.IGNORECASE),), UNUSABLE),
     (
         (re.compile(r"(?:incorrect|invalid) api key|api key not valid", re.IGNORECASE),),
@@ -195,7 +209,7 @@ def map_error(status: int, body: Any) -> UpstreamError:
             code=fields.code or fields.type,
         )
     mapping = _find_mapping(status, fields)
-    message = mapping.message or client_message(_error_message(status, fields))
+    message = mapping.message or mapping.prefix + client_message(_error_message(status, fields))
     return UpstreamError(
         status=mapping.status,
         error_type=mapping.error_type,

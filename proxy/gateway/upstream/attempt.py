@@ -21,13 +21,20 @@ from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
-from translator.dialect import ResponseContext, Stream, TextStream, UpstreamError, UpstreamRequest
+from translator.dialect import (
+    Origin,
+    ResponseContext,
+    Stream,
+    TextStream,
+    UpstreamError,
+    UpstreamRequest,
+)
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
 from translator.request.retry_repairs import REFUSAL_STATUSES as REPAIRABLE
 from translator.secret_redaction import mask_secrets
-from translator.upstream_errors import map_error_paths
+from translator.upstream_errors import kept_origins, map_error_paths
 
 from .attempt_calls import AttemptCalls
 from .client import ERROR_BODY_BYTES, UpstreamResponse
@@ -65,8 +72,8 @@ class Attempt(AttemptCalls):
         self.repairs = RequestRepairs(target.server)
         self.withheld: list[Note] = []  # notes about content that an upstream policy removed
         self.known_answer: dict[str, Any] | None = None  # a response that needs no upstream call
-        # for each message sent to the upstream: its index in the client's request
-        self.origins: tuple[int, ...] = ()
+        # for each entry of the history sent to the upstream: its place in the client's request
+        self.origins: tuple[Origin, ...] = ()
 
     async def run(self) -> None:
         """Run the attempt.
@@ -230,8 +237,11 @@ class Attempt(AttemptCalls):
         """Repair ``body`` if the upstream's error allows it; return whether it was repaired."""
         notes = self.entry.attempts.notes
         body = self.repairs.apply(self.body, status, refusal, notes, strict=self.options.strict)
-        self.body = body or self.body
-        return body is not None
+        if body is None:
+            return False
+        self.body = body
+        self.origins = kept_origins(self.origins, decode_json(body))
+        return True
 
     async def handle_error_status(self, call: UpstreamResponse) -> None:
         """Handle an upstream status other than 200.
@@ -337,6 +347,8 @@ class Attempt(AttemptCalls):
         """End the client's stream with an error event; raise if the client has received nothing."""
         self.entry.ending.detail = failure.detail
         if not self.writer.committed:
+            if failure.error is self.stream.error:  # an error event in a response with status 200
+                failure.error = map_error_paths(failure.error, self.origins)
             raise failure.copy()
         if self.stream.finished or self.response.complete:
             return

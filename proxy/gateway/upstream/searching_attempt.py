@@ -15,6 +15,7 @@ from proxy.gateway.web_search.search_endpoint import further_calls, search
 from translator.anthropic.usage import Usage, add_usage
 from translator.dialect import ResponseContext, TextStream
 from translator.notes import Note
+from translator.upstream_errors import renumbered
 from translator.web_search.request import offer_search, search_tool
 from translator.web_search.results import Block, search_error
 from translator.web_search.stream import WebSearchStream
@@ -71,8 +72,7 @@ class SearchingAttempt(Attempt):
             attempts.recorded_calls = {**attempts.recorded_calls, **self.stream.call_records}
         body, headers = super().build_upstream_request()
         attempts.notes = [*earlier, *(note for note in attempts.notes if note not in earlier)]
-        numbers = self.message_numbers
-        self.origins = tuple(numbers[one] if one >= 0 else one for one in self.origins)
+        self.origins = renumbered(self.origins, self.message_numbers)
         return body, headers
 
     def open_stream(self, context: ResponseContext) -> WebSearchStream:

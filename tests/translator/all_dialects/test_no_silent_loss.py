@@ -7,6 +7,8 @@ fields are accepted with a note.
 import copy
 from typing import Any
 
+import pytest
+
 from tests.for_each import for_each
 from translator import openai_chat, openai_responses
 from translator.anthropic.request_validation import FIELDS, parse_messages_request
@@ -45,11 +47,13 @@ TOP: dict[str, Any] = {
     "model": "another",
     "output_config": {"effort": "low"},
     "output_format": {"type": "json_schema", "schema": {"type": "object"}},
+    "safeguards": [{"type": "dangerous_tool_use"}],
     "service_tier": "standard_only",
     "speed": "fast",
     "stop_sequences": ["END"],
     "stream": True,
     "system": "Be kind.",
+    "tags": ["billing"],
     "temperature": 0.5,
     "thinking": {"type": "enabled", "budget_tokens": 1024},
     "thread": {"type": "create"},
@@ -356,3 +360,39 @@ def test_a_tool_that_may_not_be_called_is_not_sent_as_one_that_may():
     request = tools({**TOOLSET, "configs": {"rm": {"enabled": False}}}, mcp_servers=MCP)
 
     assert built(request, "responses", "all") is None
+
+
+def whole(request: dict[str, Any], dialect: str, profile: str):
+    """Return the body and the notes of a request that must not be rejected."""
+    target = TranslationTarget(profile=PROFILES[profile])
+    requested = parse_messages_request({"model": "m", "max_tokens": 2048, **request})
+    made = DIALECTS[dialect].build_request(requested, target)
+    return made.body, made.notes
+
+
+@for_each("dialect", DIALECTS)
+def test_a_safety_check_that_nobody_runs_is_refused_by_its_name(dialect):
+    request = {"messages": [USER], "safeguards": [{"type": "dangerous_tool_use"}]}
+
+    with pytest.raises(BadRequest, match=r"^safeguards: "):
+        whole(request, dialect, "openai")
+
+
+@for_each("dialect", DIALECTS)
+def test_parameters_that_are_not_set_are_not_sent(dialect):
+    request = {"messages": [USER], "top_k": -1, "top_p": -1, "temperature": 0.5}
+
+    body, notes = whole(request, dialect, "vllm")
+
+    assert body.keys() & {"top_k", "top_p", "temperature"} == {"temperature"}
+    assert [(note.path, note.fate) for note in notes] == [
+        ("top_p", "ignored"), ("top_k", "ignored"),
+    ]  # fmt: skip
+
+
+@for_each("dialect", DIALECTS)
+@for_each("profile", PROFILES)
+def test_there_is_no_limit_of_tools_unless_one_is_set(profile, dialect):
+    many = tools(*[{**LOOK, "name": f"look_{n}"} for n in range(300)])
+
+    assert len(whole(many, dialect, profile)[0]["tools"]) == 300

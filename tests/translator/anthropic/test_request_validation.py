@@ -301,3 +301,11 @@ def test_any_value_of_a_field_is_accepted_or_rejected_with_its_name(name, value,
         parse_messages_request(request, version=version)
     except BadRequest as fault:
         assert fault.path.split(".")[0] in (name, "messages", "max_tokens")  # noqa: PT017 - both ways are fine
+
+
+@for_each("name", ["top_k", "top_p"])
+def test_minus_one_is_a_parameter_that_is_not_set(name):
+    for version in ("2023-06-01", "2026-10-21"):
+        parse_messages_request({**SMALL, name: -1}, version=version)
+    with pytest.raises(BadRequest, match=rf"^{name}: "):
+        parse_messages_request({**SMALL, name: -2})

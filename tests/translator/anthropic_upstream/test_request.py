@@ -1,5 +1,6 @@
 import pytest
 
+from tests.fakes.anthropic_requests import BROKEN_INPUTS
 from tests.for_each import for_each
 from translator.anthropic_upstream import DIALECT
 from translator.capabilities import profile_with
@@ -113,15 +114,6 @@ def test_citations_from_other_vendors_are_removed():
     assert made.body["messages"][1]["content"] == [{**TEXT, "citations": [own, page]}, TEXT]
 
 
-def test_broken_arguments_are_sent_inside_an_object():
-    call = {"type": "tool_use", "id": "t", "name": "f", "input": "{oops"}
-
-    made = DIALECT.build_request(make_request(call), TranslationTarget())
-
-    assert made.body["messages"][1]["content"][0]["input"] == {"_raw": "{oops"}
-    assert [note.fate for note in made.notes] == ["repaired"]
-
-
 def narrow(**capabilities) -> TranslationTarget:
     return TranslationTarget(profile=profile_with("anthropic", capabilities))
 
@@ -191,3 +183,101 @@ def test_client_tools_pass_unchanged_to_a_server_without_server_tools():
 
     assert made.body["tools"] is request["tools"]
     assert made.notes == ()
+
+
+BLANK = {"type": "text", "text": " \n"}
+EMPTY = {"type": "text", "text": ""}
+CALL = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
+
+
+def answered(*content, **fields):
+    return {"type": "tool_result", "tool_use_id": "t1", "content": list(content), **fields}
+
+
+def sent(*messages, **fields):
+    """Return the messages of the body, and the paths of the notes."""
+    request = {"model": "claude-x", "max_tokens": 9, "messages": list(messages), **fields}
+    made = DIALECT.build_request(request, TranslationTarget())
+    return made.body["messages"], [note.path for note in made.notes]
+
+
+def turn(role, *content):
+    return {"role": role, "content": list(content)}
+
+
+def test_texts_of_white_space_are_not_sent_at_any_depth():
+    messages, paths = sent(
+        turn("user", TEXT, BLANK),
+        turn("assistant", EMPTY, CALL),
+        turn("user", answered(BLANK, TEXT, EMPTY), TEXT),
+        turn("system", TEXT, BLANK),
+    )
+
+    assert messages == [
+        turn("user", TEXT), turn("assistant", CALL), turn("user", answered(TEXT), TEXT),
+        turn("system", TEXT),
+    ]  # fmt: skip
+    assert paths == [
+        "messages.0.content.1", "messages.1.content.0", "messages.2.content.0.content.0",
+        "messages.2.content.0.content.2", "messages.3.content.1",
+    ]  # fmt: skip
+
+
+def test_a_message_of_white_space_is_dropped_unless_it_is_the_question():
+    history = [turn("user", TEXT), turn("assistant", BLANK), turn("user", BLANK)]
+
+    assert sent(*history, turn("user", TEXT))[0] == [turn("user", TEXT), turn("user", TEXT)]
+    assert sent(*history)[0] == [turn("user", TEXT), turn("user", BLANK)]
+    string = {"role": "assistant", "content": " \n"}
+    assert sent(turn("user", TEXT), string, turn("user", TEXT))[0] == [turn("user", TEXT)] * 2
+
+
+def test_a_result_of_white_space_stays_a_result():
+    history = turn("user", TEXT), turn("assistant", CALL)
+
+    assert sent(*history, turn("user", answered(BLANK)))[0][2] == turn("user", answered())
+    failed = sent(*history, turn("user", answered(BLANK, is_error=True)))[0][2]["content"][0]
+    assert failed["content"] == "Error"
+
+
+def test_system_texts_of_white_space_are_not_sent():
+    made = DIALECT.build_request(make_request(TEXT, system=[TEXT, BLANK]), TranslationTarget())
+
+    assert made.body["system"] == [TEXT]
+    assert [note.path for note in made.notes] == ["system.1"]
+
+
+@for_each(("broken", "whole"), BROKEN_INPUTS)
+@for_each("kind", ["tool_use", "server_tool_use", "mcp_tool_use"])
+def test_arguments_that_are_no_object_are_sent_as_one(kind, broken, whole):
+    made = DIALECT.build_request(
+        make_request(CALL | {"type": kind, "input": broken}), TranslationTarget()
+    )
+
+    assert made.body["messages"][1]["content"][0]["input"] == whole
+    assert [(note.path, note.fate) for note in made.notes] == [
+        ("messages.1.content.0.input", "repaired")
+    ]
+
+
+def test_a_parameter_that_is_not_set_is_not_sent():
+    request = make_request(TEXT, top_k=-1, top_p=-1, temperature=0.5)
+
+    made = DIALECT.build_request(request, TranslationTarget())
+
+    assert made.body.keys() & {"top_k", "top_p", "temperature"} == {"temperature"}
+    assert [(note.path, note.fate) for note in made.notes] == [
+        ("top_p", "ignored"), ("top_k", "ignored"),
+    ]  # fmt: skip
+
+
+@for_each("profile", ["bedrock", "bedrock_messages", "vertex", "foundry"])
+def test_tags_go_only_to_upstreams_that_know_them(profile):
+    request = make_request(TEXT, tags=["team"], safeguards=[{"type": "dangerous_tool_use"}])
+
+    cloud = DIALECT.build_request(request, TranslationTarget(profile=profile_with(profile, {})))
+    anthropic = DIALECT.build_request(request, TranslationTarget())
+
+    assert "tags" not in cloud.body
+    assert cloud.body["safeguards"] == request["safeguards"]
+    assert anthropic.body == request

@@ -123,7 +123,7 @@ def test_a_signature_goes_to_no_other_upstream_or_model():
     messages = DIALECT.build_request(make_request(*history), other).body["messages"]
     sent, output = messages[1]["tool_calls"][0], messages[2]
 
-    assert "extra_content" not in sent
+    assert sent["extra_content"] != EXTRA
     assert sent["id"] == output["tool_call_id"]
     assert sent["id"].startswith("functions_get_weather_0_")
     assert len(sent["id"]) <= 64
@@ -200,3 +200,43 @@ def test_hidden_reasoning_that_no_id_can_carry_is_noted(before, after, note):
 
     assert [(b["id"], b["input"]) for b in answer["content"]] == [("call_1", {"a": 1})]
     assert any(note in each.reason for each in machine.notes), machine.notes
+
+
+PLACEHOLDER = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+
+
+def test_the_first_unsigned_call_of_each_step_has_googles_placeholder():
+    history = [
+        user("a"),
+        assistant({"type": "text", "text": "b"}, block("t1"), block("t2")),
+        user(result("1", call_id="t1"), result("2", call_id="t2")),
+        assistant(block("t3")),
+        user(result("3", call_id="t3")),
+    ]
+    request = make_request(*history)
+
+    gemini = DIALECT.build_request(request, target("gemini"))
+    other = DIALECT.build_request(request, target("openai"))
+
+    extra = [
+        [call.get("extra_content") for call in message["tool_calls"]]
+        for message in gemini.body["messages"]
+        if message["role"] == "assistant"
+    ]
+    assert extra == [[PLACEHOLDER, None], [PLACEHOLDER]]
+    assert [note.path for note in gemini.notes] == ["messages.1.content.1", "messages.3.content.0"]
+    assert "skip_thought" not in str(other.body)
+
+
+def test_a_signed_call_has_its_own_signature_alone():
+    first = piece(index=0, id="c1", name="f", arguments="{}", extra_content=EXTRA)
+    content = message(calls(first, finish="tool_calls"), profile="gemini")["content"]
+    history = [user("a"), assistant(*content), user(result("ok", call_id=content[0]["id"]))]
+
+    body = DIALECT.build_request(make_request(*history), target("gemini")).body
+
+    assert body["messages"][1]["tool_calls"][0]["extra_content"] == EXTRA
+
+
+def block(call_id):
+    return {"type": "tool_use", "id": call_id, "name": "f", "input": {}}

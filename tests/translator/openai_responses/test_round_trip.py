@@ -33,7 +33,11 @@ def test_each_input_item_has_its_source_path():
         "developer", "user", "function_call", "function_call_output", "user", "assistant",
         "developer",
     ]  # fmt: skip
-    assert built.origins == (-1, 0, 1, 2, 2, 3, 3)
+    assert [one.path for one in built.origins] == [
+        "system", "messages.0", "messages.1.content.0.tool_use",
+        "messages.2.content.0.tool_result", "messages.2", "messages.3", "",
+    ]  # fmt: skip
+    assert built.origins[4].parts == ("messages.2.content.1.text",)
 
 
 COMPACT = {"edits": [{"type": "compact_20260112"}]}

@@ -90,8 +90,8 @@ def test_a_strict_schema_obeys_the_rules_or_does_not_exist(schema):
             {"properties": {"a": STRING, "b": STRING}, "required": ["b", 1, "a", "b"]},
             {"properties": {"a": STRING, "b": STRING}, "required": ["b", "a"], "type": "object"},
         ),
-        ({"required": "a"}, {"required": ["a"], "type": "object", "properties": {}}),
-        ({"required": [1]}, {"required": [1], "type": "object", "properties": {}}),
+        ({"required": "a"}, {"type": "object", "properties": {}}),
+        ({"required": [1]}, {"type": "object", "properties": {}}),
         (
             {"properties": {"$id": STRING, "$comment": STRING}},
             {"properties": {"$id": STRING, "$comment": STRING}, "type": "object"},
@@ -106,13 +106,17 @@ def test_a_strict_schema_obeys_the_rules_or_does_not_exist(schema):
             },
             {
                 "type": "object",
-                "properties": {"a": STRING, "b": STRING, "c": STRING},
-                "required": ["b"],
+                "properties": {
+                    "a": STRING,
+                    "b": {"anyOf": [STRING, {"type": "integer"}]},
+                    "c": STRING,
+                },
+                "description": "Required is one of these sets of properties: a, b; b; none.",
             },
         ),
         (
             {"allOf": [{"properties": {"a": STRING}, "required": ["a"]}, {"required": ["b"]}]},
-            {"type": "object", "properties": {"a": STRING}, "required": ["a", "b"]},
+            {"type": "object", "properties": {"a": STRING}, "required": ["a"]},
         ),
     ],
 )
@@ -252,3 +256,129 @@ def test_the_deepest_and_the_empty_schema_have_a_strict_form():
 
 def test_names_in_paths_are_escaped():
     assert escape_name("a/b~c") == "a~1b~0c"
+
+
+ARRAY = {"type": "array"}
+FULL = {"type": "array", "items": {}}
+
+
+@for_each(
+    ("inner", "made", "repair"),
+    [
+        (ARRAY, FULL, "an array without items"),
+        ({"type": ["array", "null"]}, {"type": ["array", "null"], "items": {}},
+         "an array without items"),
+        ({"type": "array", "items": ARRAY}, {"type": "array", "items": FULL},
+         "an array without items"),
+        ({"anyOf": [ARRAY, STRING]}, {"anyOf": [FULL, STRING]}, "an array without items"),
+        ({"allOf": [{"oneOf": [ARRAY]}]}, {"allOf": [{"oneOf": [FULL]}]},
+         "an array without items"),
+        ({"type": "array", "prefixItems": [ARRAY]},
+         {"type": "array", "prefixItems": [FULL], "items": {}}, "an array without items"),
+        ({"additionalProperties": ARRAY}, {"additionalProperties": FULL},
+         "an array without items"),
+        ({"patternProperties": {"^x": ARRAY}}, {"patternProperties": {"^x": FULL}},
+         "an array without items"),
+        ({"if": ARRAY, "then": {"not": ARRAY}}, {"if": FULL, "then": {"not": FULL}},
+         "an array without items"),
+        ({"type": "array", "items": [STRING, FULL]},
+         {"type": "array", "items": {"anyOf": [STRING, FULL]}}, "a list as items"),
+        ({"type": "array", "items": []}, FULL, "a list as items"),
+        ({"type": "array", "items": True}, FULL, "a schema that is no object"),
+        ({"type": "string", "enum": []}, STRING, "an invalid enum"),
+        ({"enum": ["a", "b", "a", [1], [1]]}, {"enum": ["a", "b", [1]]}, "an invalid enum"),
+        ({"type": "string", "required": True}, STRING, "an invalid required"),
+        ({"properties": {"a": STRING}, "required": ["a", "b"]},
+         {"properties": {"a": STRING}, "required": ["a"]}, "an invalid required"),
+        ({"properties": {"a": STRING}, "required": ["b"]}, {"properties": {"a": STRING}},
+         "an invalid required"),
+        ({"properties": None}, {}, "an invalid properties"),
+        ({"anyOf": []}, {}, "an invalid union"),
+        ({"type": "any"}, {}, "an invalid type"),
+        ({"type": None}, {}, "an invalid type"),
+        ({"type": ["string", "file"]}, {"type": ["string"]}, "an invalid type"),
+        ({"$ref": "#/$defs/gone", "description": "d"}, {"description": "d"},
+         "a reference to nothing"),
+        ({"$ref": "https://example.org/schema"}, {}, "a reference to nothing"),
+        ({"type": "string", "pattern": r"^\\p{L}+$"}, STRING, "an invalid pattern"),
+        (True, {}, "a schema that is no object"),
+        (False, {"not": {}}, "a schema that is no object"),
+        (None, {}, "a schema that is no object"),
+    ],
+)  # fmt: skip
+def test_what_openai_refuses_is_repaired_at_any_depth(inner, made, repair):
+    for schema, place in (
+        ({"type": "object", "properties": {"x": inner}}, ("properties", "x")),
+        ({"properties": {"x": {"type": "object", "properties": {"y": inner}}}},
+         ("properties", "x", "properties", "y")),
+        ({"$defs": {"x": inner}, "properties": {}}, ("$defs", "x")),
+    ):  # fmt: skip
+        repairs = {}
+        before = json.dumps(schema)
+
+        found = normalize(schema, repairs)
+
+        for step in place:
+            found = found[step]
+        assert (found, list(repairs)) == (made, [repair])
+        assert json.dumps(schema) == before
+
+
+@for_each(
+    "inner",
+    [
+        {"type": "object", "required": ["a"], "anyOf": [{"properties": {"a": STRING}}]},
+        {"properties": {"b": STRING}, "oneOf": [{"required": ["b"]}]},
+        {"const": ARRAY, "default": ARRAY, "examples": [ARRAY], "enum": [ARRAY]},
+        {"properties": {"type": STRING, "items": STRING, "enum": STRING}},
+        {"$ref": "#/$defs/a~1b/anyOf/0"},
+        {"$ref": "#"},
+        {"additionalProperties": False, "unevaluatedProperties": True},
+        {"enum": [1, True, "1", None]},
+        {"type": "string", "pattern": "^(?=a)(?:b)$"},
+    ],
+)
+def test_valid_schemas_stay_the_same_object(inner):
+    definitions = {"a/b": {"anyOf": [STRING]}}
+    schema = {"type": "object", "properties": {"x": inner}, "$defs": definitions}
+    repairs = {}
+
+    made = normalize(schema, repairs)
+
+    assert (made, repairs) == (schema, {})
+    assert made["properties"] is schema["properties"]
+
+
+def test_a_deep_schema_ends_the_repair():
+    schema = {}
+    for _ in range(800):
+        schema = {"items": schema}
+
+    assert normalize({"properties": {"x": schema}})["properties"]["x"] is schema
+
+
+@for_each(
+    ("union", "properties", "description"),
+    [
+        (
+            [{"properties": {"kind": {"const": "a"}}, "required": ["kind"]},
+             {"properties": {"kind": {"const": "b"}, "n": STRING}, "required": ["kind", "n"]}],
+            {"kind": {"anyOf": [{"const": "a"}, {"const": "b"}]}, "n": STRING},
+            "d\n\nRequired is one of these sets of properties: kind; kind, n.",
+        ),
+        (
+            [{"properties": {"a": STRING}, "required": ["a"]},
+             {"properties": {"a": STRING}, "required": ["a"]}],
+            {"a": STRING},
+            "d",
+        ),
+    ],
+)  # fmt: skip
+@for_each("combiner", ["anyOf", "oneOf"])
+def test_a_union_at_the_root_keeps_what_its_branches_say(combiner, union, properties, description):
+    repairs = {}
+
+    made = normalize({"type": "object", "description": "d", combiner: union}, repairs)
+
+    assert (made["properties"], made["description"]) == (properties, description)
+    assert list(repairs) == ["a union at its root"]

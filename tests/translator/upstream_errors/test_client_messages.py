@@ -81,7 +81,7 @@ REQUESTS = {
     ),
     "a tool with all its fields": make_request(
         tools=[{
-            **WEATHER, "name": "n" * 70, "defer_loading": True, "eager_input_streaming": True,
+            **WEATHER, "name": "n" * 70, "eager_input_streaming": True,
             "input_examples": [{"city": "Oslo"}], "cache_control": {"type": "ephemeral"},
             "allowed_callers": ["direct"], "type": "custom",
         }],

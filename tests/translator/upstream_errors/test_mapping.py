@@ -362,3 +362,19 @@ def test_an_error_inside_of_an_error_text_is_unwrapped():
 
     assert map_error(400, body).message == "Please use a valid role"
     assert map_error(400, error("[1, 2]")).message == "[1, 2]"
+
+
+@for_each(
+    ("status", "body"),
+    [
+        (400, {"error": {"code": "invalid_image_format", "message": "Unsupported."}}),
+        (400, {"error": {"code": "empty_image_file", "message": "Nothing."}}),
+        (400, {"error": {"message": "cannot identify image file <_io.BytesIO object>"}}),
+        (500, {"error": {"message": "Failed to load image or audio file"}}),
+    ],
+)
+def test_claude_code_knows_the_words_about_a_picture_that_cannot_be_read(status, body):
+    error = map_error(status, body)
+
+    assert error.message == f"Could not process image: {body['error']['message']}"
+    assert (error.status, error.error_type) == (400, "invalid_request_error")

@@ -8,11 +8,19 @@ from translator.openai_chat.reasoning import CARRIED_FIELDS, restore_reasoning
 from translator.openai_chat.reasoning_details import REASONING_DETAILS
 from translator.openai_chat.types import ChatMessage, FunctionCall, ToolCall
 from translator.request.builder import RequestBuilder
+from translator.request.call_arguments import arguments_json
 from translator.request.id_mapping import carried_fields, upstream_call_id, upstream_name
 from translator.request.text_fallbacks import document_text, server_result_text
-from translator.stream.tool_arguments import compact_json
 
 Block = dict[str, Any]
+
+
+UNSIGNED_CALL: Final = {
+    "extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}
+}
+"""Google's placeholder for calls that the model did not make itself. Gemini 3 refuses a request if
+the first call of a step has no signature; the other calls of the step need none. Source: "Thought
+signatures" of the Gemini API and of Google Cloud."""
 
 
 class AssistantTurn:
@@ -77,11 +85,9 @@ def _add_text(turn: AssistantTurn, block: Block, path: str, builder: RequestBuil
 
 
 def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
-    arguments = block["input"]
     function: FunctionCall = {
         "name": upstream_name(block["name"]),
-        # Arguments that are not valid JSON reach the client as a string and return as one.
-        "arguments": arguments if isinstance(arguments, str) else compact_json(arguments),
+        "arguments": arguments_json(block["input"], path, builder),
     }
     call_id = upstream_call_id(block["id"], builder.target)
     if builder.target.recorded_calls:
@@ -91,11 +97,16 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
     details = carried.get(REASONING_DETAILS)
     if isinstance(details, list):
         turn.carried_details += [entry for entry in details if isinstance(entry, dict)]
-    call = {name: value for name, value in carried.items() if name in CARRIED_FIELDS} | {
+    fields = {name: value for name, value in carried.items() if name in CARRIED_FIELDS}
+    if builder.profile.signed_calls and not (turn.calls or fields or isinstance(inner, dict)):
+        fields = UNSIGNED_CALL
+        builder.add_note(path, "emulated", "a call without a thought signature is marked as such")
+    call = fields | {
         "id": call_id,
         "type": "function",
         "function": {**inner, **function} if isinstance(inner, dict) else function,
     }
+    builder.place(call, f"{path}.tool_use")
     turn.calls.append(cast("ToolCall", call))
 
 
@@ -142,13 +153,13 @@ ASSISTANT_BLOCKS: Final[
     "fallback": _omit,
     "mcp_tool_listing": _omit,
     "mcp_tool_result": _add_rendered_text,
-    "mcp_tool_use": _add_rendered_text,
+    "mcp_tool_use": _omit,
     "redacted_thinking": _add_thinking_block,
     "server_tool_use": _omit,
     "text": _add_text,
     "text_editor_code_execution_tool_result": _add_rendered_text,
     "thinking": _add_thinking_block,
-    "tool_search_tool_result": _add_rendered_text,
+    "tool_search_tool_result": _omit,
     "tool_use": _add_tool_use,
     "web_fetch_tool_result": _add_rendered_text,
     "web_search_tool_result": _add_rendered_text,

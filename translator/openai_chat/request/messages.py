@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn, cast
 
 from translator.errors import BadRequest
 from translator.openai_chat.types import ChatMessage, ContentPart
-from translator.request.builder import SYSTEM_ORIGIN, RequestBuilder
+from translator.request.builder import SYSTEM, RequestBuilder
 from translator.request.history_shapes import (
     join_texts,
     merge_turns,
@@ -34,33 +34,31 @@ class UserTurn:
         # Ids of the tool calls in the assistant message before this turn.
         self.calls: list[str] = []
         self.results: dict[str, str] = {}
+        self.result_paths: dict[str, str] = {}
         self.media: list[ContentPart] = []  # images and files from tool results
         self.messages: list[ChatMessage] = []  # user and system messages, in order
+
+    def add(self, message: ChatMessage, path: str, builder: RequestBuilder) -> None:
+        builder.place(message, path)
+        self.messages.append(message)
 
 
 def build_messages(builder: RequestBuilder) -> list[ChatMessage]:
     """Return all messages of the request, the system prompt first."""
     history: list[ChatMessage] = []
-    origins = builder.origins
     user_turn = UserTurn()
     for number, message in enumerate(builder.request["messages"]):
         path = f"messages.{number}"
         match message["role"]:
             case "assistant":
-                ordered = _order_user_content(user_turn, path, builder)
-                history += ordered
-                origins += [number - 1] * len(ordered)
+                history += _order_user_content(user_turn, path, builder)
                 user_turn = UserTurn()
-                ordered = _assistant_messages(message, path, user_turn, builder)
-                history += ordered
-                origins += [number] * len(ordered)
+                history += _assistant_messages(message, path, user_turn, builder)
             case "system":
                 _read_system_message(message, number, user_turn, builder)
             case _:
                 _read_user_message(message, path, user_turn, builder)
-    ordered = _order_user_content(user_turn, "messages", builder)
-    history += ordered
-    origins += [number] * len(ordered)
+    history += _order_user_content(user_turn, "messages", builder)
     if history and history[-1]["role"] == "assistant" and not builder.profile.prefill:
         _refuse_prefill(builder)
     if builder.profile.cache_breakpoints and builder.request.get("cache_control"):
@@ -68,8 +66,6 @@ def build_messages(builder: RequestBuilder) -> list[ChatMessage]:
     messages = _fit_template(_system_prompt(builder) + history, builder)
     if not messages:
         raise BadRequest("messages", "text content blocks must be non-empty")
-    if builder.origins:
-        builder.origins[:0] = [SYSTEM_ORIGIN] * (len(messages) - len(history))
     return messages
 
 
@@ -92,7 +88,6 @@ def _fit_template(messages: list[ChatMessage], builder: RequestBuilder) -> list[
     for shape in shapes:
         reshaped = shape(reshaped)
     if reshaped != messages:
-        builder.origins.clear()  # a message may come from several client messages
         builder.add_note("messages", "emulated", "the history has the shape of its chat template")
     return cast("list[ChatMessage]", reshaped)
 
@@ -109,7 +104,11 @@ def _system_prompt(builder: RequestBuilder) -> list[ChatMessage]:
     for block in blocks:
         parts += PART_BUILDER.convert_block(block, "system", builder)
     parts += map(PART_BUILDER.text_part, builder.system_additions)
-    return [{"role": system_role(builder), "content": join_texts(parts)}] if parts else []
+    if not parts:
+        return []
+    message: ChatMessage = {"role": system_role(builder), "content": join_texts(parts)}
+    builder.place(message, SYSTEM)
+    return [message]
 
 
 def _assistant_messages(
@@ -120,6 +119,7 @@ def _assistant_messages(
     if turn.summaries:
         messages += filter(None, [_system_message(text, path, builder) for text in turn.summaries])
     if (assistant := build_assistant_message(turn, path, builder)) is not None:
+        builder.place(assistant, path)
         messages.append(assistant)
     user_turn.calls = [call["id"] or "" for call in turn.calls]
     return messages
@@ -131,7 +131,7 @@ def _read_user_message(
     content = message["content"]
     if isinstance(content, str):
         if content and not content.isspace():
-            user_turn.messages.append({"role": "user", "content": content})
+            user_turn.add({"role": "user", "content": content}, path, builder)
         return
     parts: list[ContentPart] = []
     for number, block in enumerate(content):
@@ -140,7 +140,7 @@ def _read_user_message(
         else:
             parts += PART_BUILDER.convert_block(block, f"{path}.content.{number}", builder)
     if parts:
-        user_turn.messages.append({"role": "user", "content": parts})
+        user_turn.add({"role": "user", "content": parts}, path, builder)
 
 
 def _read_tool_result(
@@ -160,6 +160,7 @@ def _read_tool_result(
         builder.add_note(path, *REPEATED_RESULT)
         text = text if text == earlier else f"{earlier}\n{text}"
     user_turn.results[call_id] = text
+    user_turn.result_paths[call_id] = f"{path}.tool_result"
 
 
 def _tool_result_text(
@@ -201,7 +202,7 @@ def _read_system_message(
     text = "\n\n".join(part["text"] for part in parts if is_text(part))
     system_message = _system_message(text, path, builder) if text else None
     if system_message is not None:
-        user_turn.messages.append(system_message)
+        user_turn.add(system_message, path, builder)
 
 
 def _system_message(text: str, path: str, builder: RequestBuilder) -> ChatMessage | None:
@@ -222,14 +223,15 @@ def _order_user_content(
         if id_ not in user_turn.results:
             builder.add_note(path, "repaired", "a tool call without its result")
         text = user_turn.results.pop(id_, NO_RESULT)
-        messages.append({"role": "tool", "tool_call_id": id_, "content": text})
+        result: ChatMessage = {"role": "tool", "tool_call_id": id_, "content": text}
+        builder.place(result, user_turn.result_paths.get(id_, ""))
+        messages.append(result)
     if user_turn.results or user_turn.media:
         _prepend_to_user_turn(user_turn, path, builder)
     for message in user_turn.messages:
         if isinstance(content := message["content"], list):
-            messages.append({**message, "content": join_texts(content)})
-        else:
-            messages.append(message)
+            message["content"] = join_texts(content)
+        messages.append(message)
     return messages
 
 
@@ -241,7 +243,7 @@ def _prepend_to_user_turn(user_turn: UserTurn, path: str, builder: RequestBuilde
         parts.append(PART_BUILDER.text_part(f"[tool result] {text}"))
     messages = user_turn.messages
     if messages and messages[0]["role"] == "user":
-        messages[0] = {"role": "user", "content": [*parts, *_parts(messages[0])]}
+        messages[0]["content"] = [*parts, *_parts(messages[0])]
     else:
         messages.insert(0, {"role": "user", "content": parts})
 

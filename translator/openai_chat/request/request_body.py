@@ -20,6 +20,7 @@ from translator.request.builder import (
     identity_fields,
     local_response,
     ordered_builders,
+    sampling_parameters,
     service_tier_fields,
 )
 from translator.request.reasoning_effort import EFFORT_FIELDS
@@ -34,9 +35,6 @@ EMPTY_RESPONSE: Final[dict[str, Any]] = {
     "usage": {"prompt_tokens": 0, "completion_tokens": 0},
 }
 """The upstream response that is assumed for ``max_tokens: 0``, without sending a request."""
-
-
-SAMPLING: Final = ("temperature", "top_p", "top_k")
 
 
 def _model(builder: RequestBuilder) -> dict[str, Any]:
@@ -56,8 +54,7 @@ def _max_tokens(builder: RequestBuilder) -> dict[str, Any]:
 
 def _sampling(builder: RequestBuilder) -> dict[str, Any]:
     """Return those of temperature, top_p and top_k that the server accepts."""
-    request = builder.request
-    parameters = {n: request[n] for n in SAMPLING if request.get(n) is not None}
+    parameters = sampling_parameters(builder)
     if "top_k" in parameters and not builder.profile.top_k:
         builder.add_note("top_k", "dropped", "the upstream has no equivalent")
         del parameters["top_k"]
@@ -146,6 +143,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "compaction": "the upstream cannot summarize conversations",
     "inference_geo": "the upstream is not set up for that region (`inference_geos`)",
     "mcp_servers": "the upstream does not connect to MCP servers",
+    "safeguards": "the upstream does not run this check; run it yourself",
     "thread": "message threads are not supported",
 }
 
@@ -178,7 +176,7 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
         notes=tuple(builder.notes),
         response_context=build_response_context(builder),
         local_response=response,
-        origins=tuple(builder.origins),
+        origins=builder.origins(body["messages"]),
     )
 
 

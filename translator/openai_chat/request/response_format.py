@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from translator.request.builder import RequestBuilder
-from translator.request.json_schema import normalize, to_strict
+from translator.request.output_schema import output_schema, requested_format
 from translator.stream.tool_arguments import compact_json
 
 # OpenAI requires a name, which Anthropic's API does not have.
@@ -12,11 +12,10 @@ SCHEMA_NAME: Final = "structured_output"
 
 def response_format(builder: RequestBuilder) -> dict[str, Any]:
     """Return ``response_format`` for the requested JSON schema, if there is one."""
-    config = builder.request.get("output_config") or {}
-    output_format = config.get("format") or builder.request.get("output_format")
+    output_format = requested_format(builder)
     if not output_format:
         return {}
-    schema = output_format.get("schema") or {}
+    schema, is_strict = output_schema(output_format, builder)
     if not builder.profile.json_schema:
         builder.add_note(
             "output_config.format", "emulated", "the schema is sent in the system prompt"
@@ -25,12 +24,7 @@ def response_format(builder: RequestBuilder) -> dict[str, Any]:
             f"Answer with one JSON object that follows this schema: {compact_json(schema)}"
         )
         return {"response_format": {"type": "json_object"}}
-    json_schema: dict[str, Any] = {"name": SCHEMA_NAME, "schema": normalize(schema)}
+    json_schema: dict[str, Any] = {"name": SCHEMA_NAME, "schema": schema}
     if builder.profile.strict_schemas:
-        json_schema["strict"] = False
-        strict_schema = to_strict(schema)
-        # Strict schemas make optional properties nullable, and the client's schema forbids these
-        # nulls.
-        if strict_schema is not None and not strict_schema.optional:
-            json_schema |= {"schema": strict_schema.schema, "strict": True}
+        json_schema["strict"] = is_strict
     return {"response_format": {"type": "json_schema", "json_schema": json_schema}}

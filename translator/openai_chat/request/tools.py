@@ -5,11 +5,13 @@ from typing import Any
 from translator.errors import BadRequest
 from translator.request.builder import RequestBuilder
 from translator.request.id_mapping import upstream_name
-from translator.request.json_schema import normalize, to_strict
+from translator.request.json_schema import to_strict
 from translator.request.midstream_tools import effective_tools
 from translator.request.tool_support import (
     SPECIAL_FIELDS,
     FunctionTool,
+    accepted_parameters,
+    check_tool_count,
     client_tool_function,
     custom_function,
     drop_tool,
@@ -27,10 +29,7 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
         for path, tool in offered
         if (function := _function(tool, path, builder)) is not None
     ]
-    if len(functions) > builder.profile.max_tools:
-        raise BadRequest(
-            "tools", f"{len(functions)} tools; this upstream takes {builder.profile.max_tools}"
-        )
+    check_tool_count(len(functions), builder)
     choice = builder.request.get("tool_choice") or {}
     if not functions:
         if choice.get("type") in ("any", "tool"):
@@ -60,8 +59,6 @@ def _check_special_fields(tool: dict[str, Any], path: str, builder: RequestBuild
     callers = tool.get("allowed_callers")
     if callers and "direct" not in callers:
         raise BadRequest(f"{path}.allowed_callers", "only direct calls are possible here")
-    if tool.get("defer_loading"):
-        builder.add_note(f"{path}.defer_loading", "emulated", "the tool is sent at once")
     kind = tool.get("type") or "custom"
     if kind != "custom":
         builder.add_note(
@@ -79,7 +76,7 @@ def _definition(
     definition: dict[str, Any] = {"name": name}
     if function.description:
         definition["description"] = function.description
-    definition["parameters"] = normalize(function.parameters)
+    definition["parameters"] = accepted_parameters(function, path, builder)
     if not builder.profile.strict_schemas:
         if tool.get("strict"):
             builder.add_note(f"{path}.strict", "dropped", "the schema has no strict form here")

@@ -11,11 +11,17 @@ from translator.openai_responses.reasoning import (
 )
 from translator.openai_responses.types import InputItem
 from translator.request.builder import RequestBuilder
+from translator.request.call_arguments import arguments_json
 from translator.request.id_mapping import carried_fields, upstream_call_id, upstream_name
 from translator.request.text_fallbacks import document_text, server_result_text
-from translator.stream.tool_arguments import compact_json
 
 Block = dict[str, Any]
+
+
+MCP_ID: Final = "mcptoolu_"
+"""The prefix of Anthropic's ids of MCP calls."""
+MAX_ITEM_ID: Final = 64
+CALLS: Final = frozenset({"function_call", "mcp_call"})
 
 
 class AssistantTurn:
@@ -24,6 +30,7 @@ class AssistantTurn:
     def __init__(self) -> None:
         self.items: list[InputItem] = []
         self.calls: list[str] = []  # ids of tool calls without results so far
+        self.mcp_calls: dict[str, InputItem] = {}  # by the id of the call
         self._recorded_items = 0  # number of reasoning items from the record
 
     def add_text(self, text: str) -> None:
@@ -49,13 +56,19 @@ def read_assistant_turn(
 ) -> AssistantTurn:
     turn = AssistantTurn()
     if isinstance(content, str):
-        content = [{"type": "text", "text": content}]
+        turn.add_text(content)
+        for item in turn.items:
+            builder.place(item, path)
+        content = []
     for number, block in enumerate(content):
         block_path = f"{path}.content.{number}"
         kind = block["type"]
         if kind not in ASSISTANT_BLOCKS:
             raise BadRequest(f"{block_path}.type", f"{kind!r} is not supported by this upstream")
+        known = len(turn.items)
         ASSISTANT_BLOCKS[kind](turn, block, block_path, builder)
+        for item in turn.items[known:]:
+            builder.place(item, f"{block_path}.{kind}")
     if turn.items and turn.items[-1]["type"] == "reasoning":
         turn.drop_orphan_reasoning(path, builder)
     if builder.profile.phase:
@@ -67,7 +80,7 @@ def _mark_phases(turn: AssistantTurn) -> None:
     """Set ``phase``: ``commentary`` before a tool call, ``final_answer`` for other text."""
     phase = "final_answer"
     for item in reversed(turn.items):
-        if item["type"] == "function_call":
+        if item["type"] in CALLS:
             phase = "commentary"
         elif "role" in item and item["role"] == "assistant":
             item["phase"] = phase
@@ -78,7 +91,6 @@ def _add_text(turn: AssistantTurn, block: Block, path: str, builder: RequestBuil
 
 
 def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
-    arguments = block["input"]
     call_id = upstream_call_id(block["id"], builder.target)
     turn.calls.append(call_id)
     if builder.target.recorded_calls:
@@ -91,10 +103,37 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
             "type": "function_call",
             "call_id": call_id,
             "name": upstream_name(block["name"]),
-            # Arguments that are not valid JSON reach the client as a string and return as one.
-            "arguments": arguments if isinstance(arguments, str) else compact_json(arguments),
+            "arguments": arguments_json(block["input"], path, builder),
         }
     )
+
+
+def _add_mcp_call(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    """Send a call of an MCP server back as the item that it was, if the request has that server.
+
+    As text the model would imitate it: it would write calls instead of making them.
+    """
+    label = upstream_name(block.get("server_name") or "")
+    if not builder.profile.mcp or label not in map(upstream_name, builder.mcp_server_names):
+        _omit(turn, block, path, builder)
+        return
+    item: InputItem = {
+        "type": "mcp_call",
+        "id": f"mcp_{block['id'].removeprefix(MCP_ID)}"[:MAX_ITEM_ID],
+        "server_label": label,
+        "name": block["name"],
+        "arguments": arguments_json(block["input"], path, builder),
+    }
+    turn.mcp_calls[block["id"]] = item
+    turn.items.append(item)
+
+
+def _add_mcp_result(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
+    item = turn.mcp_calls.get(block["tool_use_id"])
+    if item is not None:
+        item["output"] = server_result_text(block)
+    else:
+        _add_rendered_text(turn, block, path, builder)
 
 
 def _add_reasoning_item(
@@ -150,14 +189,14 @@ ASSISTANT_BLOCKS: Final[
     "document": _add_document,
     "fallback": _omit,
     "mcp_tool_listing": _omit,
-    "mcp_tool_result": _add_rendered_text,
-    "mcp_tool_use": _add_rendered_text,
+    "mcp_tool_result": _add_mcp_result,
+    "mcp_tool_use": _add_mcp_call,
     "redacted_thinking": _add_reasoning_item,
     "server_tool_use": _omit,
     "text": _add_text,
     "text_editor_code_execution_tool_result": _add_rendered_text,
     "thinking": _add_reasoning_item,
-    "tool_search_tool_result": _add_rendered_text,
+    "tool_search_tool_result": _omit,
     "tool_use": _add_tool_use,
     "web_fetch_tool_result": _add_rendered_text,
     "web_search_tool_result": _add_rendered_text,

@@ -31,6 +31,7 @@ class UserTurn:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls  # ids of the tool calls in the assistant turn before this turn
         self.results: dict[str, Output] = {}
+        self.result_paths: dict[str, str] = {}
         self.media: list[InputPart] = []  # images and files from tool results that accept only text
         self.items: list[InputItem] = []  # items of user and system messages, in order
 
@@ -38,25 +39,20 @@ class UserTurn:
 def build_input(builder: RequestBuilder) -> list[InputItem]:
     """Return the items of all messages, without the top-level system prompt."""
     items: list[InputItem] = []
-    origins = builder.origins
     user_turn = UserTurn([])
     for number, message in enumerate(builder.request["messages"]):
         path = f"messages.{number}"
         match message["role"]:
             case "assistant":
                 turn = read_assistant_turn(message["content"], path, builder)
-                user_items = _order_user_content(user_turn, path, builder)
-                items += user_items
+                items += _order_user_content(user_turn, path, builder)
                 items += turn.items
-                origins += [number - 1] * len(user_items)
-                origins += [number] * len(turn.items)
                 user_turn = UserTurn(turn.calls)
             case "system":
                 _read_system_message(message, number, user_turn, builder)
             case _:
                 _read_user_message(message, path, user_turn, builder)
     items += _order_user_content(user_turn, "messages", builder)
-    origins += [number] * (len(items) - len(origins))
     _mark_last_user_message(items, builder)
     if items and items[-1].get("role") == "assistant":
         # The Responses API starts a new turn after a final assistant message, so the model needs
@@ -64,7 +60,6 @@ def build_input(builder: RequestBuilder) -> list[InputItem]:
         builder.add_note(path, "emulated", "the model is instructed to continue the prefilled text")
         instruction: InputItem = {"type": "message", "role": "developer"}
         items.append({**instruction, "content": [PART_BUILDER.text_part(CONTINUE)]})
-        origins.append(number)
     return items
 
 
@@ -96,7 +91,9 @@ def _read_user_message(
             else:
                 parts += PART_BUILDER.convert_block(block, block_path, builder)
     if parts:
-        user_turn.items.append({"type": "message", "role": "user", "content": parts})
+        item: InputItem = {"type": "message", "role": "user", "content": parts}
+        builder.place(item, path)
+        user_turn.items.append(item)
 
 
 def _read_tool_result(
@@ -132,6 +129,7 @@ def _read_tool_result(
         builder.add_note(path, *REPEATED_RESULT)
         output = output if output == earlier else _join_outputs(earlier, output)
     user_turn.results[call_id] = output
+    user_turn.result_paths[call_id] = f"{path}.tool_result"
 
 
 def _join_outputs(first: Output, second: Output) -> Output:
@@ -163,7 +161,9 @@ def _read_system_message(
         content = [block for block in content if block.get("type") not in TOOL_CHANGES]
     parts = PART_BUILDER.convert_content(content, path, builder)
     if parts:
-        user_turn.items.append({"type": "message", "role": "developer", "content": parts})
+        item: InputItem = {"type": "message", "role": "developer", "content": parts}
+        builder.place(item, path)
+        user_turn.items.append(item)
 
 
 def _order_user_content(user_turn: UserTurn, path: str, builder: RequestBuilder) -> list[InputItem]:
@@ -173,7 +173,9 @@ def _order_user_content(user_turn: UserTurn, path: str, builder: RequestBuilder)
         if call_id not in user_turn.results:
             builder.add_note(path, "repaired", "a tool call without its result")
         output = user_turn.results.pop(call_id, NO_RESULT)
-        items.append({"type": "function_call_output", "call_id": call_id, "output": output})
+        item: InputItem = {"type": "function_call_output", "call_id": call_id, "output": output}
+        builder.place(item, user_turn.result_paths.get(call_id, ""))
+        items.append(item)
     if not user_turn.results and not user_turn.media:
         return items + user_turn.items
     parts = [*user_turn.media]

@@ -12,7 +12,7 @@ from translator.dialect import TranslationTarget, UpstreamRequest
 from translator.errors import BadRequest
 from translator.openai_responses.types import InputItem
 from translator.request.builder import (
-    SYSTEM_ORIGIN,
+    SYSTEM,
     FieldBuilder,
     RequestBuilder,
     build_fields,
@@ -21,9 +21,10 @@ from translator.request.builder import (
     identity_fields,
     local_response,
     ordered_builders,
+    sampling_parameters,
     service_tier_fields,
 )
-from translator.request.json_schema import normalize, to_strict
+from translator.request.output_schema import output_schema, requested_format
 from translator.request.reasoning_effort import EFFORT_FIELDS, choose_effort, thinking_visibility
 from translator.request.text_fallbacks import system_blocks
 from translator.request.unsent_fields import note_unsent_fields, reject_fields
@@ -48,9 +49,6 @@ ALL_HOSTED_ITEMS: Final = frozenset(HOSTED_CALLS.values())
 OUTPUT_NAME: Final = "structured_output"
 
 
-SAMPLING: Final = ("temperature", "top_p", "top_k")
-
-
 def _model(builder: RequestBuilder) -> dict[str, Any]:
     return {"model": builder.target.model or builder.request["model"]}
 
@@ -73,7 +71,7 @@ def _conversation(builder: RequestBuilder) -> dict[str, Any]:
     ]
     system: InputItem = {"type": "message", "role": "developer", "content": parts}
     items.insert(0, system)
-    builder.origins.insert(0, SYSTEM_ORIGIN)
+    builder.place(system, SYSTEM)
     if builder.profile.cache_breakpoints:
         limit_breakpoints(items)
     return {"input": items}
@@ -96,8 +94,7 @@ def _max_tokens(builder: RequestBuilder) -> dict[str, Any]:
 
 def _sampling(builder: RequestBuilder) -> dict[str, Any]:
     """Return temperature and top_p; {} if the server rejects them while the model reasons."""
-    request = builder.request
-    parameters = {n: request[n] for n in SAMPLING if request.get(n) is not None}
+    parameters = sampling_parameters(builder)
     if not parameters:
         return {}
     if parameters.pop("top_k", None) is not None:
@@ -131,7 +128,7 @@ def _output_config(builder: RequestBuilder) -> dict[str, Any]:
     config = builder.request.get("output_config") or {}
     if config.get("task_budget"):
         builder.add_note("output_config.task_budget", "ignored", "a hint for another provider")
-    output_format = config.get("format") or builder.request.get("output_format")
+    output_format = requested_format(builder)
     if not output_format:
         return {}
     if not builder.profile.json_schema:
@@ -139,16 +136,11 @@ def _output_config(builder: RequestBuilder) -> dict[str, Any]:
             "output_config.format", "dropped", "this upstream does not accept an output schema"
         )
         return {}
-    schema = output_format.get("schema") or {}
-    strict_schema = to_strict(schema) if builder.profile.strict_schemas else None
-    # Strict schemas make optional properties nullable, and the client's schema forbids these nulls.
-    is_strict = strict_schema is not None and not strict_schema.optional
+    schema, is_strict = output_schema(output_format, builder)
     text_format = {
         "type": "json_schema",
         "name": OUTPUT_NAME,
-        "schema": strict_schema.schema
-        if strict_schema is not None and is_strict
-        else normalize(schema),
+        "schema": schema,
         "strict": is_strict,
     }
     return {"text": {"format": text_format}}
@@ -227,6 +219,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "billing_policy": "the upstream has no billing policies",
     "compaction": "the upstream cannot summarize conversations on demand",
     "inference_geo": "the upstream is not set up for that region (`inference_geos`)",
+    "safeguards": "the upstream does not run this check; run it yourself",
     "thread": "message threads are not supported",
 }
 
@@ -268,7 +261,7 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
             unrequested_items=_unrequested_items(body.get("tools") or ()),
         ),
         local_response=response,
-        origins=tuple(builder.origins),
+        origins=builder.origins(body["input"]),
     )
 
 

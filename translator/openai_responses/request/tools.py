@@ -7,11 +7,13 @@ from typing import Any, Final
 from translator.errors import BadRequest
 from translator.request.builder import RequestBuilder
 from translator.request.id_mapping import upstream_name
-from translator.request.json_schema import normalize, to_strict
+from translator.request.json_schema import to_strict
 from translator.request.midstream_tools import effective_tools
 from translator.request.tool_support import (
     SPECIAL_FIELDS,
     FunctionTool,
+    accepted_parameters,
+    check_tool_count,
     client_tool_function,
     custom_function,
     drop_tool,
@@ -42,9 +44,7 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
             tools_by_name[tool.get("name") or path] = upstream_tool
     for server in _mcp_servers(tools, builder):
         tools_by_name[f"mcp {server['server_label']}"] = server
-    if len(tools_by_name) > builder.profile.max_tools:
-        limit = builder.profile.max_tools
-        raise BadRequest("tools", f"{len(tools_by_name)} tools; this upstream takes {limit}")
+    check_tool_count(len(tools_by_name), builder)
     choice = builder.request.get("tool_choice") or {}
     if not tools_by_name:
         if choice.get("type") in ("any", "tool"):
@@ -74,8 +74,6 @@ def _tool(tool: Tool, path: str, builder: RequestBuilder) -> Tool | None:
     if function is None:
         drop_tool(kind, path, builder)
         return None
-    if tool.get("defer_loading"):
-        builder.add_note(f"{path}.defer_loading", "emulated", "the tool is sent at once")
     if kind != "custom":
         builder.add_note(
             f"{path}.type", "emulated", f"{kind} is sent as a function with its schema"
@@ -92,7 +90,7 @@ def _function(function_tool: FunctionTool, tool: Tool, path: str, builder: Reque
     function: Tool = {
         "type": "function",
         "name": name,
-        "parameters": normalize(function_tool.parameters),
+        "parameters": accepted_parameters(function_tool, path, builder),
         "strict": False,
     }
     if function_tool.description:

@@ -182,7 +182,7 @@ def test_an_image_for_a_model_without_vision_is_dropped_with_a_note(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):
     scripted.on("chat-blind", refusal("image input is not supported", 500), upstream_scripts.chat())
-    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     content = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
     body = message("chat-blind", messages=[{"role": "user", "content": content}])
 

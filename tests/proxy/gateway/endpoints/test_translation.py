@@ -13,7 +13,13 @@ import pytest
 from proxy.live.running_requests import RUNNING
 from proxy.models import ApiKey, Team
 from tests.fakes.upstreams.grammar import faults_of_bytes
-from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, WaitForGate, json_response
+from tests.fakes.upstreams.script_steps import (
+    LAST_CHUNK,
+    Script,
+    WaitForGate,
+    json_response,
+    stream,
+)
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
@@ -88,22 +94,60 @@ def test_the_session_id_is_the_upstream_s_prompt_cache_key(
     assert neither is None
 
 
-def test_a_path_in_an_upstream_error_is_converted_to_the_client_s(
-    gateway: GatewayClient, scripted: ScriptedUpstream
+PICTURE = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+SEEN = [
+    {"role": "user", "content": "Hi"},
+    {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}],
+    },
+    {
+        "role": "user",
+        "content": [
+            {
+                "type": "tool_result",
+                "tool_use_id": "toolu_1",
+                "content": [
+                    {"type": "text", "text": "x"},
+                    {"type": "image", "source": PICTURE},
+                    {"type": "image", "source": {**PICTURE, "data": "PHN2Zy8+"}},
+                ],
+            }
+        ],
+    },
+]
+BAD_PICTURE = {
+    "message": "Invalid 'input[2].output[1].image_url'.",
+    "type": "invalid_request_error",
+    "param": "input[2].output[1].image_url",
+    "code": "invalid_value",
+}
+
+
+@for_each(
+    ("name", "steps"),
+    [
+        ("status", [json_response({"error": BAD_PICTURE}, 400)]),
+        (
+            "event",
+            [stream(upstream_scripts.sse({"type": "error", "error": BAD_PICTURE}, "error"))],
+        ),
+        ("repair", [refusal_of("temperature"), json_response({"error": BAD_PICTURE}, 400)]),
+    ],
+)
+def test_a_path_in_an_upstream_error_is_whole_in_the_client_s_request(
+    gateway: GatewayClient, scripted: ScriptedUpstream, name: str, steps: list[Script]
 ):
-    error = {"message": "Invalid 'input[2].content[0].text': string too long.", "param": "input[2]"}
-    scripted.on("responses-place", json_response({"error": error}, 400))
-    call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}
-    history = [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [result]},
-    ]
+    model = f"responses-place-{name}"
+    scripted.on(model, *steps)
+    off = {"thinking": {"type": "disabled"}, "temperature": 0.5}
 
-    reply = gateway.post(message("responses-place", messages=history))
+    reply = gateway.post(message(model, messages=SEEN, **off))
 
-    assert reply.json["error"]["message"] == "Invalid 'messages.2': string too long."
+    place = "messages.2.content.0.tool_result.content.1.image.source"
+    assert reply.json["error"]["message"] == f"Invalid '{place}'."
+    sent = scripted.requests_for(model)[-1].json["input"][2]["output"]
+    assert [part["type"] for part in sent] == ["input_text", "input_image", "input_text"]
 
 
 # No upstream call, and context management

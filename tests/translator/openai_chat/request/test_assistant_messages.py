@@ -1,6 +1,16 @@
 """Assistant turns of the history, with blocks of other providers."""
 
-from tests.fakes.anthropic_requests import assistant, call, make_request, result, text, user
+import json
+
+from tests.fakes.anthropic_requests import (
+    BROKEN_INPUTS,
+    assistant,
+    call,
+    make_request,
+    result,
+    text,
+    user,
+)
 from tests.for_each import for_each
 from tests.translator.openai_chat.requests import body, fates, sent
 
@@ -30,11 +40,14 @@ def test_blank_text_after_a_call_is_dropped():
     assert fates(make_request(*history)) == {}
 
 
-def test_broken_json_arguments_are_sent_back_unchanged():
-    broken = call() | {"input": "{oops"}
-    history = (user("Hi."), assistant(broken), user(result("Sun.")))
+@for_each(("broken", "whole"), BROKEN_INPUTS)
+def test_arguments_that_are_no_object_are_sent_as_one(broken, whole):
+    history = (user("Hi."), assistant(call() | {"input": broken}), user(result("Sun.")))
 
-    assert sent(*history)[1]["tool_calls"][0]["function"]["arguments"] == "{oops"
+    arguments = sent(*history)[1]["tool_calls"][0]["function"]["arguments"]
+
+    assert json.loads(arguments) == whole
+    assert fates(make_request(*history)) == {"messages.1.content.0.input": "repaired"}
 
 
 def test_arguments_are_compact_json_without_escapes():

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.fakes.anthropic_requests import PDF, PIXEL, make_request, text, user
+from tests.fakes.anthropic_requests import (
+    PDF,
+    PIXEL,
+    assistant,
+    call,
+    make_request,
+    result,
+    text,
+    user,
+)
 from tests.for_each import for_each
 from tests.translator.openai_chat.requests import body, build, fates, sent
 from translator.errors import BadRequest
@@ -27,7 +36,7 @@ def test_an_image_url_is_sent_as_a_url():
 
 
 def test_an_image_file_id_of_another_provider_is_rejected():
-    with pytest.raises(BadRequest, match=r"^messages\.0\.content\.0\.source\.type: 'file'"):
+    with pytest.raises(BadRequest, match=r"^messages\.0\.content\.0\.image\.source\.type: 'file'"):
         parts(image(type="file", file_id="file_1"))
 
 
@@ -50,21 +59,37 @@ def test_a_pdf_is_sent_as_a_file_if_supported():
             "type": "file",
             "file": {"filename": name, "file_data": "data:application/pdf;base64,JVBERi0="},
         }
-        for name in ("Report", "document.pdf")
+        for name in ("Report.pdf", "document.pdf")
     ]
 
 
 @for_each(
-    ("source", "path"),
+    ("source", "placeholder"),
     [
-        (PDF, "source"),
-        ({"type": "url", "url": "https://example.org/a.pdf"}, r"source\.type"),
-        ({"type": "file", "file_id": "file_1"}, r"source\.type"),
+        (PDF, "[file omitted: this upstream does not support PDF input: Plan]"),
+        (
+            {"type": "url", "url": "https://example.org/a.pdf"},
+            (
+                "[file omitted: this upstream does not fetch documents by URL: "
+                "https://example.org/a.pdf]"
+            ),
+        ),
     ],
 )
-def test_an_unsupported_document_is_rejected(source, path):
-    with pytest.raises(BadRequest, match=rf"^messages\.0\.content\.0\.{path}: "):
-        parts(document(source))
+def test_a_text_takes_the_place_of_a_document_that_the_upstream_cannot_have(source, placeholder):
+    block = document(source, title="Plan")
+    inside = result(text("Read."), block)
+
+    assert parts(block) == placeholder
+    assert fates(make_request(user(block))) == {"messages.0.content.0": "dropped"}
+    assert (
+        sent(user("Go."), assistant(call()), user(inside))[2]["content"] == f"Read.\n{placeholder}"
+    )
+
+
+def test_a_stored_document_of_another_provider_is_rejected():
+    with pytest.raises(BadRequest, match=r"^messages\.0\.content\.0\.document\.source\.type: "):
+        parts(document({"type": "file", "file_id": "file_1"}))
 
 
 @for_each(
@@ -92,10 +117,10 @@ def test_a_document_of_blocks_preserves_the_order_of_its_images():
 def test_requested_citations_are_noted_as_dropped():
     source = {"type": "text", "media_type": "text/plain", "data": "Sun."}
     cited = {"citations": {"enabled": True}}
-    result = {"type": "search_result", "source": "s", "title": "t", "content": [text("x")]}
+    found = {"type": "search_result", "source": "s", "title": "t", "content": [text("x")]}
 
     request = make_request(
-        user(document(source, **cited), result | cited, document(source, citations=None))
+        user(document(source, **cited), found | cited, document(source, citations=None))
     )
 
     assert fates(request) == {

@@ -25,6 +25,8 @@ FIELDS = {
     *stable.MessageCreateParamsBase.__annotations__,
     *beta.MessageCreateParamsBase.__annotations__,
     *OLD_FIELDS,
+    "safeguards",  # of Claude Code, in no type of the SDK
+    "tags",
 }
 
 OFF = {"thinking": {"type": "disabled"}}
@@ -100,8 +102,12 @@ def test_each_upstream_message_has_its_source_path():
     assert [m["role"] for m in built.body["messages"]] == [
         "system", "user", "assistant", "tool", "user", "assistant", "user",
     ]  # fmt: skip
-    assert built.origins == (-1, 0, 1, 2, 2, 3, 4)
-    assert merged.origins == ()
+    assert [one.path for one in built.origins] == [
+        "system", "messages.0", "messages.1", "messages.2.content.0.tool_result", "messages.2",
+        "messages.3", "messages.4",
+    ]  # fmt: skip
+    assert built.origins[2].calls == ("messages.1.content.0.tool_use",)
+    assert merged.origins[2].path == ""
 
 
 def test_a_request_to_count_tokens_has_no_limit():

@@ -39,9 +39,9 @@ def test_the_old_field_is_an_alias_that_loses_to_the_new_one():
     )
 
 
-def test_strict_requires_a_schema_without_optional_properties():
+def test_optional_properties_become_nullable_and_the_schema_stays_strict():
     assert json_schema_of("openai")["strict"] is True
-    assert json_schema_of("openai", OPTIONAL)["strict"] is False
+    assert json_schema_of("openai", OPTIONAL)["strict"] is True
 
 
 def test_a_server_without_schemas_receives_the_schema_in_the_prompt():

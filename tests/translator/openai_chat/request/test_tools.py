@@ -180,12 +180,6 @@ def test_a_tool_that_only_programs_may_call_is_refused():
     assert functions({**WEATHER, "allowed_callers": ["direct", "code_execution_20260120"]})
 
 
-def test_a_deferred_tool_is_sent_at_once():
-    assert fates(make_request(tools=[{**WEATHER, "defer_loading": True}])) == {
-        "tools.0.defer_loading": "emulated"
-    }
-
-
 def test_more_tools_than_the_server_takes_are_refused():
     tools = [{**WEATHER, "name": f"tool_{number}"} for number in range(3)]
 

@@ -35,7 +35,7 @@ def reply(*content):
                 "type": "web_search_tool_result",
                 "content": [{"title": "T", "url": "https://a.example"}],
             },
-            "[search result] T https://a.example",
+            "T https://a.example",
         ),
         (
             {"type": "bash_code_execution_tool_result", "content": {"stdout": "42"}},
@@ -68,6 +68,57 @@ def test_what_only_its_server_understands_is_left_out(kind):
     assert fates(make_request(user("A"), assistant({"type": kind}), user("B"))) == {
         "messages.1.content.0": "ignored"
     }
+
+
+WIKI = {"type": "url", "name": "wiki", "url": "https://wiki.example/mcp"}
+ASKED = {
+    "type": "mcp_tool_use", "id": "mcptoolu_1", "name": "find", "server_name": "wiki",
+    "input": {"q": "x"},
+}  # fmt: skip
+FOUND = {
+    "type": "mcp_tool_result", "tool_use_id": "mcptoolu_1",
+    "content": [{"type": "text", "text": "A page."}],
+}  # fmt: skip
+
+
+@for_each(("result_fields", "output"), [({}, "A page."), ({"is_error": True}, "Error: A page.")])
+def test_an_mcp_call_goes_back_as_its_item_to_the_same_server(result_fields, output):
+    history = [
+        user("A"),
+        assistant("Let me look.", ASKED, FOUND | result_fields, "Here."),
+        user("B"),
+    ]
+    history[1]["content"] = [
+        {"type": "text", "text": part} if isinstance(part, str) else part
+        for part in history[1]["content"]
+    ]
+
+    made = build(make_request(*history, mcp_servers=[WIKI]))
+
+    assert made.body["input"][1:-1] == [
+        {"type": "message", "role": "assistant", "content": "Let me look.", "phase": "commentary"},
+        {
+            "type": "mcp_call", "id": "mcp_1", "server_label": "wiki", "name": "find",
+            "arguments": '{"q":"x"}', "output": output,
+        },
+        {"type": "message", "role": "assistant", "content": "Here.", "phase": "final_answer"},
+    ]  # fmt: skip
+    assert [note for note in made.notes if note.path.startswith("messages")] == []
+    assert_valid({"model": "m", **made.body})
+
+
+@for_each(
+    ("servers", "profile"),
+    [([], "openai"), ([{**WIKI, "name": "other"}], "openai"), ([], "vllm")],
+)
+def test_an_mcp_call_of_another_server_leaves_only_its_result(servers, profile):
+    fields = {"mcp_servers": servers} if servers else {}
+    request = make_request(user("A"), assistant(ASKED, FOUND), user("B"), **fields)
+
+    items = build(request, profile).body["input"][1:-1]
+
+    assert [(item["type"], item["content"]) for item in items] == [("message", "A page.")]
+    assert "called" not in str(items)
 
 
 def test_a_compaction_becomes_its_summary():

@@ -1,8 +1,11 @@
 """The conversation: order, pairs, roles, and each kind of block."""
 
+import json
+
 import pytest
 
 from tests.fakes.anthropic_requests import (
+    BROKEN_INPUTS,
     PDF,
     assistant,
     call,
@@ -137,12 +140,12 @@ def test_arguments_of_a_call_are_compact_json_without_escapes():
     assert item["arguments"] == '{"city":"Tromsø"}'
 
 
-def test_broken_arguments_are_sent_back_unchanged():
-    broken = call() | {"input": '{"city": Os'}
+@for_each(("broken", "whole"), BROKEN_INPUTS)
+def test_arguments_that_are_no_object_are_sent_as_one(broken, whole):
+    history = (user("Go."), assistant(call() | {"input": broken}), user(result("x")))
 
-    items = sent(user("Go."), assistant(broken), user(result("x")))
-
-    assert items[1]["arguments"] == '{"city": Os'
+    assert json.loads(sent(*history)[1]["arguments"]) == whole
+    assert fates(make_request(*history)) == {"messages.1.content.0.input": "repaired"}
 
 
 # Tool results
@@ -290,9 +293,17 @@ def test_citations_that_cannot_be_made_are_noted(block):
 @for_each(
     ("block", "path", "overrides"),
     [
-        (image(type="file", file_id="f"), "messages.0.content.0.source.type", {}),
-        (document({"type": "file", "file_id": "f"}), "messages.0.content.0.source.type", {}),
-        (document(PDF), "messages.0.content.0.source", {"files": False}),
+        (image(type="file", file_id="f"), "messages.0.content.0.image.source.type", {}),
+        (
+            document({"type": "file", "file_id": "f"}),
+            "messages.0.content.0.document.source.type",
+            {},
+        ),
+        (
+            result(image(type="file", file_id="f")),
+            "messages.0.content.0.tool_result.content.0.image.source.type",
+            {},
+        ),
         ({"type": "container_upload", "file_id": "f"}, "messages.0.content.0.type", {}),
         ({"type": "hologram"}, "messages.0.content.0.type", {}),
         (result({"type": "browser_state"}), "messages.0.content.0.content.0.type", {}),

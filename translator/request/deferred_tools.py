@@ -1,0 +1,96 @@
+"""Tools with ``defer_loading``: a model sees them only after a search has loaded them.
+
+Claude Code (from 2.1.329 on, by default) and others declare hundreds of MCP tools in this way,
+with a search tool of their own whose result names the found tools in ``tool_reference`` blocks.
+Anthropic keeps the other ones out of the context (documentation, "Tool search tool", custom
+implementation), and upstreams have limits of tools (nguyenphutrong/quotio#529).
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from translator.anthropic.types import MessagesRequest
+
+from .builder import RequestBuilder
+
+Tool = dict[str, Any]
+
+PLACEHOLDER: Final = "DeferredToolPlaceholder"
+"""A tool that Claude Code declares if it has none to defer, so that the field is never missing. It
+has no implementation."""
+SERVER_SEARCH: Final = "tool_search_tool"
+"""Start of the types of Anthropic's own search tools, which no other upstream runs: without them
+deferred tools could never be loaded."""
+NAMES: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def loaded_tools(
+    declared: list[tuple[str, Tool]], builder: RequestBuilder
+) -> list[tuple[str, Tool]]:
+    """Return the tools without those that are not loaded, with a note on their number."""
+    offered = [(path, tool) for path, tool in declared if tool.get("name") != PLACEHOLDER]
+    if not any("defer_loading" in tool and tool["defer_loading"] for _, tool in offered):
+        return offered
+    if any(str(tool.get("type")).startswith(SERVER_SEARCH) for _, tool in offered):
+        builder.add_note("tools", "emulated", "deferred tools are sent at once: no search here")
+        return offered
+    names = {tool["name"] for _, tool in offered if tool.get("defer_loading") and "name" in tool}
+    loaded = _loaded_names(builder.request, names)
+    kept = [
+        (path, tool)
+        for path, tool in offered
+        if not tool.get("defer_loading") or tool.get("name") in loaded
+    ]
+    if len(kept) < len(offered):
+        count = len(offered) - len(kept)
+        builder.add_note("tools", "emulated", f"{count} deferred tools are not loaded yet")
+    return kept
+
+
+def _loaded_names(request: MessagesRequest, deferred: set[str]) -> set[str]:
+    """Return the deferred tools that the history loads or calls, or that must be called."""
+    loaded: set[Any] = {(request.get("tool_choice") or {}).get("name")}
+    searches: set[str] = set()  # ids of calls of the client's own search tool
+    for message in request["messages"]:
+        if isinstance(message["content"], str):
+            continue
+        for block in message["content"]:
+            match block["type"]:
+                case "tool_use":
+                    loaded.add(block["name"])
+                    if _is_search(block["name"]):
+                        searches.add(block["id"])
+                case "tool_result":
+                    loaded.update(_references(block.get("content")))
+                    if block["tool_use_id"] in searches:
+                        loaded.update(_named_in(block.get("content"), deferred))
+                case "tool_search_tool_result":
+                    found = block["content"] if isinstance(block["content"], dict) else {}
+                    loaded.update(_references(found.get("tool_references")))
+                case "tool_addition":
+                    loaded.add((block["tool"].get("definition") or block["tool"]).get("name"))
+    return loaded & deferred
+
+
+def _is_search(name: str) -> bool:
+    return "toolsearch" in name.replace("_", "").replace("-", "").lower()
+
+
+def _references(content: Any) -> Iterator[str]:
+    for block in content if isinstance(content, list) else ():
+        name = block.get("tool_name") if isinstance(block, dict) else None
+        if isinstance(name, str):
+            yield name
+
+
+def _named_in(content: Any, deferred: set[str]) -> set[str]:
+    """Return the deferred tools that the text of a search result names."""
+    blocks = content if isinstance(content, list) else [{"text": content}]
+    texts = [block.get("text") for block in blocks if isinstance(block, dict)]
+    return {
+        name
+        for text in texts
+        if isinstance(text, str)
+        for name in deferred.intersection(NAMES.findall(text))
+    }
