@@ -6,6 +6,7 @@ upstream's ids. One block is active, and its deltas are sent at once; the other 
 queue until the active block closes.
 """
 
+from collections import deque
 from typing import Any, Final
 
 from translator.anthropic.stop_reason import TRUNCATED
@@ -23,6 +24,7 @@ from .tool_input import BROKEN_ARGUMENTS, finish_input
 
 __all__ = ["Block", "Key", "MessageComposer"]
 
+EXCESS_CALL: Final = Note("content", "dropped", "a tool call beyond the one allowed")
 CHANGED_ARGUMENTS: Final = Note(
     "content", "ignored", "final tool arguments differ from the streamed ones"
 )
@@ -47,7 +49,7 @@ class MessageComposer:
         self.started = False  # whether ``message_start`` was written
         self.finished = False  # whether the stream has ended: no event may follow
         self._output_closed = False  # whether no more content may be sent
-        self._queue: list[Block] = []  # open blocks, the active block first
+        self._queue: deque[Block] = deque()  # open blocks, the active block first
         self._blocks: dict[Key, Block] = {}  # the latest block of each key, open or closed
         # Calls to drop, because the client wants only one (an empty set would take 216 bytes).
         self._dropped_calls: dict[Key, None] = {}
@@ -165,7 +167,7 @@ class MessageComposer:
             return
         if self.context.single_tool_call and self.tool_calls:
             self._dropped_calls[key] = None
-            self.notes.append(Note("content", "dropped", "a tool call beyond the one allowed"))
+            self.add_note(EXCESS_CALL)
             return
         self.tool_calls += 1
         name = self.context.tool_names.get(name, name)
@@ -192,16 +194,16 @@ class MessageComposer:
             return
         if type(piece) is not str:
             raise _not_text_error(piece)
-        block.buffer.append(piece)
+        piece = block.add_arguments(piece)
         if block.delays_arguments:
             return
         if block.sends_arguments:
-            if sendable := block.without_comma(piece):
+            if piece and (sendable := block.without_comma(piece)):
                 self._send(block, block.make_delta(sendable))
             return
-        text = block.text.lstrip()
-        if not text:
+        if not block.object_scanner.started:
             return
+        text = block.text.lstrip()
         block.sends_arguments = text.startswith("{")
         block.delays_arguments = not block.sends_arguments
         if block.sends_arguments:
@@ -216,15 +218,14 @@ class MessageComposer:
             raise _not_text_error(text)
         if not block.sends_arguments:
             if text:
-                block.buffer = TextBuffer()
-                block.buffer.append(text)
+                block.set_arguments(text)
             block.delays_arguments = True
             return
-        streamed = block.text
-        if text and not text.startswith(streamed):
+        streamed = block.buffer.tell() + block.leftovers.tell()
+        if text and not (len(text) >= streamed and text.startswith(block.received)):
             self.add_note(CHANGED_ARGUMENTS)
             return
-        self.add_arguments(key, text[len(streamed) :])
+        self.add_arguments(key, text[streamed:])
 
     # Blocks without deltas
 
@@ -315,10 +316,8 @@ class MessageComposer:
     def _drop_queued_after(self, block: Block) -> None:
         """Drop the blocks queued after ``block``, in which a stop sequence was found."""
         self._output_closed = True
-        end = self._queue.index(block) + 1
-        for later in self._queue[end:]:
-            later.is_closed = True
-        del self._queue[end:]
+        while self._queue[-1] is not block:
+            self._queue.pop().is_closed = True
 
     def _send_scanned(self, block: Block, piece: str) -> None:
         """Send text in which the scanner found no stop sequence."""
@@ -355,7 +354,7 @@ class MessageComposer:
             if not block.is_closed:
                 break
             self._finish_block(block)
-            del self._queue[0]
+            self._queue.popleft()
 
     def _finish_block(self, block: Block) -> None:
         match block.type:
