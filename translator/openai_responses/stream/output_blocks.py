@@ -4,9 +4,10 @@ Upstreams send the same content several times, first in pieces and then complete
 only what is missing. The content sent so far is stored for each item and part.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from translator.message_stream.citations import cite_annotation
+from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.message_composer import Key, MessageComposer
 from translator.notes import Note
 from translator.openai_responses.reasoning import SEPARATORS, compaction_block
@@ -19,9 +20,6 @@ from .hosted_tools import BLOCK_BUILDERS, was_requested
 from .open_items import OpenItems
 from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
 from .signed_reasoning import sign_reasoning
-
-IMAGE: Final = "[an image was generated that cannot be shown here]"
-"""This text is sent in place of an image, because Anthropic's assistant messages have no images."""
 
 
 class OutputBlocks:
@@ -337,7 +335,7 @@ class OutputBlocks:
             case "image_generation_call" if body.get("result"):
                 self.add_text(item, 0, IMAGE)
                 self.close_text(item, 0)
-                self._add_note("emulated", "a generated image is replaced by text")
+                self.composer.add_note(REPLACED_IMAGE)
             case kind if kind in BLOCK_BUILDERS:
                 self._add_hosted_call(item, body)
             case _:

@@ -225,6 +225,10 @@ class OutputItems:
                 return False
         return True
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._items)
+
     def match_output(self, output: list[OutputItem]) -> list[ItemState]:
         """Return the item of each entry of the final ``response.output``; a new item if unknown.
 
