@@ -111,6 +111,8 @@ class ResponseContext:
     all the same, they are dropped, because the client's API has no such blocks."""
     finished_blocks: bool = False
     """Whether ``content_block_stop`` contains the finished block (an extension to be requested)."""
+    whole: bool = False
+    """Whether the client gets the response as one message, and has seen none of it before."""
     input_estimate: int = 0
     """Estimated input tokens, for ``message_start`` (OpenAI reports usage only at the end of a
     stream)."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from translator.anthropic.types import Event
-from translator.anthropic.usage import Usage, usage_from_wire
+from translator.anthropic.usage import NO_USAGE, Usage, merge_usage, usage_from_wire
 from translator.dialect import ResponseContext, UpstreamCall, UpstreamError
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
@@ -17,6 +17,8 @@ from translator.message_stream.malformed_events import MALFORMED_DATA_ERRORS
 from translator.notes import Note
 from translator.request.id_mapping import message_id
 from translator.secret_redaction import redact_error_body
+from translator.stream.spliced import FIRST_DROPPED, SPLICED
+from translator.stream.tool_arguments import compact_json
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import error_from_event
@@ -30,6 +32,30 @@ BAD_EVENT: Final = UpstreamError(
     status=502, error_type="api_error", message="upstream sent a bad event"
 )
 ENDED_EARLY: Final = replace(BAD_EVENT, message="upstream stream ended early")
+CALL_BLOCKS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+
+ESTIMATED_USAGE: Final = Note(
+    "usage", "emulated", "the upstream reported no usage; it is estimated"
+)
+INPUT_IN_START: Final = Note("content", "repaired", "a tool's input came in the block's start")
+
+
+def _has_early_input(block: dict[str, Any]) -> bool:
+    """Return whether the start of a call has an input that its client expects as deltas.
+
+    Anthropic itself starts the calls that its code execution makes with their whole input.
+    """
+    if block["type"] not in CALL_BLOCKS or not block.get("input"):
+        return False
+    caller = block.get("caller")
+    return not isinstance(caller, dict) or caller.get("type") == "direct"
+
+
+def _with_counts(usage: Any, counts: dict[str, int]) -> Any:
+    """Return ``usage`` with these counts where it has none that is an int; usually itself."""
+    known = usage if isinstance(usage, dict) else {}
+    missing = {name: count for name, count in counts.items() if type(known.get(name)) is not int}
+    return {**known, **missing} if missing else usage
 
 
 def _bad_event_error(event: Any, fault: Exception) -> UpstreamError:
@@ -58,8 +84,10 @@ class AnthropicStream:
         self.stop_reason: str | None = None
         self.upstream_id = ""
         self.upstream_model = ""
-        # Cumulative: the latest value of each count is the valid one.
-        self._usage: dict[str, Any] = {}
+        # The whole inputs of calls that came in the start of their blocks, by block index.
+        self._early_inputs: dict[Any, dict[str, Any]] = {}
+        self.is_changed = False  # whether the client gets other events than the upstream sent
+        self._usage = NO_USAGE  # all usage that the upstream reported so far
         # Characters of the response, to estimate the output tokens if the stream breaks.
         self._characters = 0
 
@@ -69,12 +97,30 @@ class AnthropicStream:
 
     @property
     def usage(self) -> Usage:
-        """Return the reported usage; for an incomplete response the output tokens are estimated."""
-        usage, _ = usage_from_wire(self._usage)
-        if self.stop_reason is not None or not self._usage:
+        """Return the reported usage; what is not reported of a finished message is estimated.
+
+        The output tokens of an incomplete response are estimated as well.
+        """
+        usage = self._usage
+        if self.stop_reason is None:
+            if usage is NO_USAGE:
+                return usage
+            output = max(self._output_estimate, usage.output or 0)
+            return replace(usage, output=output, output_source="estimated")
+        if usage.source == "reported":
             return usage
-        estimate = -(-self._characters // CHARACTERS_PER_TOKEN)
-        return replace(usage, output=max(estimate, usage.output or 0), output_source="estimated")
+        has_input, has_output = usage.input is not None, usage.output is not None
+        return replace(
+            usage,
+            input=usage.input if has_input else self.context.input_estimate,
+            output=usage.output if has_output else self._output_estimate,
+            source="reported" if has_input else "estimated",
+            output_source="reported" if has_output else "estimated",
+        )
+
+    @property
+    def _output_estimate(self) -> int:
+        return -(-self._characters // CHARACTERS_PER_TOKEN)
 
     def feed(self, *events: Event) -> list[Event]:
         accepted: list[Event] = []
@@ -85,7 +131,12 @@ class AnthropicStream:
                     break
                 if event["type"] == "error":
                     return accepted + self._end_with_event(event)
-                self._accept(event, accepted)
+                if event["type"] == "message_start" and self._is_spliced(event["message"]):
+                    if not self.context.whole:
+                        return accepted + self.fail(SPLICED)
+                    self._start_again()
+                for each in self._completed(event):
+                    self._accept(each, accepted)
                 reader = self.READERS.get(event["type"])
                 if reader is not None:
                     reader(self, event)
@@ -111,6 +162,75 @@ class AnthropicStream:
             accepted.append(repaired)
         self.notes += [note for note in self._repair.notes if note not in self.notes]
 
+    def _is_spliced(self, message: dict[str, Any]) -> bool:
+        """Return whether this is the start of a second generation in the stream of the first."""
+        id_ = message.get("id")
+        return bool(self.upstream_id and id_) and str(id_) != self.upstream_id
+
+    def _start_again(self) -> None:
+        """Forget the first generation; a client that does not stream has not seen it."""
+        self.notes.append(FIRST_DROPPED)
+        self.validator, self._repair, self.is_changed = StreamValidator(), None, True
+        self._early_inputs.clear()
+        self.stop_reason, self._usage, self._characters = None, NO_USAGE, 0
+
+    def _completed(self, event: Event) -> list[Event]:
+        """Return the event with what clients read and some servers leave out; usually itself.
+
+        Anthropic's Python SDK needs the counts of ``usage`` in ``message_start`` and
+        ``message_delta``. Claude Code takes a tool's input from deltas only.
+        """
+        match event["type"]:
+            case "content_block_delta":
+                if self._early_inputs and event["delta"].get("partial_json"):
+                    self._early_inputs.pop(event["index"], None)
+            case "content_block_start":
+                block = event["content_block"]
+                flushed = self._flushed_inputs()
+                if _has_early_input(block):
+                    self._early_inputs[event["index"]] = block["input"]
+                    event = {**event, "content_block": {**block, "input": {}}}
+                return [*flushed, event]
+            case "message_start":
+                message = event["message"]
+                counts = {"input_tokens": self.context.input_estimate, "output_tokens": 0}
+                usage = _with_counts(message.get("usage"), counts)
+                if usage is not message.get("usage"):
+                    event = {**event, "message": {**message, "usage": usage}}
+                    self._note_estimate()
+            case "message_delta":
+                counts = {"output_tokens": self._output_estimate}
+                flushed = self._flushed_inputs()
+                usage = _with_counts(event.get("usage"), counts)
+                if usage is not event.get("usage"):
+                    event = {**event, "usage": usage}
+                    self._note_estimate()
+                return [*flushed, event]
+            case "content_block_stop" | "message_stop":
+                return [*self._flushed_inputs(), event]
+        return [event]
+
+    def _flushed_inputs(self) -> list[Event]:
+        """Return the deltas of the inputs that came early and that no delta repeated."""
+        if not self._early_inputs:
+            return []
+        events: list[Event] = []
+        for index, value in self._early_inputs.items():
+            delta = {"type": "input_json_delta", "partial_json": compact_json(value)}
+            events.append({"type": "content_block_delta", "index": index, "delta": delta})
+            self._characters += len(delta["partial_json"])
+        self._early_inputs.clear()
+        self._add_note(INPUT_IN_START)
+        return events
+
+    def _note_estimate(self) -> None:
+        self.is_changed = True
+        self._add_note(ESTIMATED_USAGE)
+
+    def _add_note(self, note: Note) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
     def _is_legal(self, event: Event) -> bool:
         if event["type"] == "content_block_start" and has_missing_fields(event):
             return False
@@ -130,7 +250,7 @@ class AnthropicStream:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": {"input_tokens": self.context.input_estimate, "output_tokens": 0},
+            "usage": Usage(input=self.context.input_estimate, output=0).to_wire(),
         }
         return {"type": "message_start", "message": message}
 
@@ -139,6 +259,8 @@ class AnthropicStream:
         if self.finished:
             return []
         try:
+            if body["type"] == "message" and not isinstance(body.get("usage"), dict):
+                body = {**body, "usage": {}}
             events = [body] if body["type"] == "error" else message_to_events(body)
         except MALFORMED_DATA_ERRORS as exc:
             self.fault = exc
@@ -200,7 +322,9 @@ class AnthropicStream:
 
     def _merge_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
-            self._usage |= {name: value for name, value in usage.items() if value is not None}
+            latest, notes = usage_from_wire(usage)
+            self._usage = latest if self._usage is NO_USAGE else merge_usage(self._usage, latest)
+            self.notes += [note for note in notes if note not in self.notes]
 
     # At the end of the class, where the functions above can be referenced by name.
     READERS: ClassVar[Mapping[str, Callable[["AnthropicStream", Event], None]]] = {

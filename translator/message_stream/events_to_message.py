@@ -46,7 +46,7 @@ class MessageFold:
                     elif index in blocks:
                         self._merge_delta(blocks[index], delta)
                 case "message_start":
-                    self._message = {**event["message"]}
+                    self._start_message(event["message"])
                 case "content_block_start":
                     self._start_block(event)
                 case "message_delta":
@@ -80,6 +80,13 @@ class MessageFold:
         """Return the type of the newest block; empty before the first. Thread-safe."""
         newest = list(self._blocks.values())[-1:]
         return str(newest[0].get("type", "")) if newest else ""
+
+    def _start_message(self, message: Message) -> None:
+        """Start the message; a second start begins it again (see ``stream.spliced``)."""
+        self._message = {**message}
+        self._blocks.clear()
+        self._buffers.clear()
+        self._last_buffer, self._previous_characters = EMPTY_BUFFER, 0
 
     def _start_block(self, event: Event) -> None:
         """Start a block, unless the message has reached the limit of stored characters."""

@@ -6,9 +6,11 @@ upstream's ids. One block is active, and its deltas are sent at once; the other 
 queue until the active block closes.
 """
 
+from collections import deque
 from typing import Any, Final
 
 from translator.anthropic.stop_reason import TRUNCATED
+from translator.anthropic.usage import NO_USAGE, Usage
 from translator.dialect import ResponseContext, UpstreamCall
 from translator.errors import BadUpstream
 from translator.notes import Note
@@ -23,6 +25,7 @@ from .tool_input import BROKEN_ARGUMENTS, finish_input
 
 __all__ = ["Block", "Key", "MessageComposer"]
 
+EXCESS_CALL: Final = Note("content", "dropped", "a tool call beyond the one allowed")
 CHANGED_ARGUMENTS: Final = Note(
     "content", "ignored", "final tool arguments differ from the streamed ones"
 )
@@ -47,7 +50,7 @@ class MessageComposer:
         self.started = False  # whether ``message_start`` was written
         self.finished = False  # whether the stream has ended: no event may follow
         self._output_closed = False  # whether no more content may be sent
-        self._queue: list[Block] = []  # open blocks, the active block first
+        self._queue: deque[Block] = deque()  # open blocks, the active block first
         self._blocks: dict[Key, Block] = {}  # the latest block of each key, open or closed
         # Calls to drop, because the client wants only one (an empty set would take 216 bytes).
         self._dropped_calls: dict[Key, None] = {}
@@ -66,15 +69,19 @@ class MessageComposer:
         """Return the latest block with this key, open or closed."""
         return self._blocks.get(key)
 
-    def start(self, *, message_id: str, model: str) -> None:
+    def start(self, *, message_id: str, model: str, usage: Usage = NO_USAGE) -> None:
         """Write ``message_start``, unless it was already written.
 
-        OpenAI reports usage at the end, so ``message_start`` has an estimate of the input tokens.
+        ``usage`` is what the upstream has reported by now. In a stream, OpenAI reports it at the
+        end, so ``message_start`` has an estimate of the input tokens.
         """
         if not (self.started or self.finished):
-            usage = {"input_tokens": self.context.input_estimate, "output_tokens": 0}
-            extra = {"diagnostics": None} if "diagnostics" in self.context.reported_fields else {}
-            self.writer.start(message_id=message_id, model=model, usage=usage, **extra)
+            counts = usage.to_wire() | {"output_tokens": 0}
+            if usage.input is None:
+                counts["input_tokens"] = self.context.input_estimate
+            if "speed" in self.context.reported_fields and usage.service_tier is not None:
+                counts["speed"] = "fast" if usage.service_tier == "priority" else "standard"
+            self.writer.start(message_id=message_id, model=model, usage=counts)
             self.started = True
 
     def add_note(self, note: Note) -> None:
@@ -95,7 +102,7 @@ class MessageComposer:
             raise _not_text_error(piece)
         block = self._blocks.get(key)
         if block is None or block.is_closed or block.type != "text":
-            block = self._enqueue(key, {"type": "text", "text": ""})
+            block = self._enqueue(key, {"type": "text", "text": "", "citations": None})
             if self.context.stop_sequences:
                 block.scanner = StopScanner(self.context.stop_sequences)
                 block.scanned_text = TextBuffer()
@@ -163,7 +170,7 @@ class MessageComposer:
             return
         if self.context.single_tool_call and self.tool_calls:
             self._dropped_calls[key] = None
-            self.notes.append(Note("content", "dropped", "a tool call beyond the one allowed"))
+            self.add_note(EXCESS_CALL)
             return
         self.tool_calls += 1
         name = self.context.tool_names.get(name, name)
@@ -190,16 +197,16 @@ class MessageComposer:
             return
         if type(piece) is not str:
             raise _not_text_error(piece)
-        block.buffer.append(piece)
+        piece = block.add_arguments(piece)
         if block.delays_arguments:
             return
         if block.sends_arguments:
-            if sendable := block.without_comma(piece):
+            if piece and (sendable := block.without_comma(piece)):
                 self._send(block, block.make_delta(sendable))
             return
-        text = block.text.lstrip()
-        if not text:
+        if not block.object_scanner.started:
             return
+        text = block.text.lstrip()
         block.sends_arguments = text.startswith("{")
         block.delays_arguments = not block.sends_arguments
         if block.sends_arguments:
@@ -214,15 +221,14 @@ class MessageComposer:
             raise _not_text_error(text)
         if not block.sends_arguments:
             if text:
-                block.buffer = TextBuffer()
-                block.buffer.append(text)
+                block.set_arguments(text)
             block.delays_arguments = True
             return
-        streamed = block.text
-        if text and not text.startswith(streamed):
+        streamed = block.buffer.tell() + block.leftovers.tell()
+        if text and not (len(text) >= streamed and text.startswith(block.received)):
             self.add_note(CHANGED_ARGUMENTS)
             return
-        self.add_arguments(key, text[len(streamed) :])
+        self.add_arguments(key, text[streamed:])
 
     # Blocks without deltas
 
@@ -259,8 +265,9 @@ class MessageComposer:
     def finish(self, *, stop_reason: str, usage: dict[str, Any], **stop: Any) -> None:
         """Close every block and write ``message_delta`` and ``message_stop``.
 
-        ``stop`` contains the other arguments of ``MessageWriter.finish``. Raises BadUpstream, after
-        closing every block, for invalid tool arguments that the profile treats as an error.
+        ``usage`` is ``Usage.to_delta()``; ``stop`` contains the other arguments of
+        ``MessageWriter.finish``. Raises BadUpstream, after closing every block, for invalid tool
+        arguments that the profile treats as an error.
         """
         if self.finished:
             return
@@ -268,17 +275,10 @@ class MessageComposer:
             self.close_all_blocks()
         if self._has_invalid_arguments and stop_reason not in TRUNCATED:
             raise BadUpstream("invalid tool arguments from upstream")
-        if self.context.reported_fields:
-            self._add_reported_fields(usage, stop)
-        self.writer.finish(stop_reason=stop_reason, usage=usage, **stop)
-        self.finished = self._output_closed = True
-
-    def _add_reported_fields(self, usage: dict[str, Any], stop: dict[str, Any]) -> None:
-        """Add response fields that report effects of the request, to ``usage`` and ``stop``."""
         if "context_management" in self.context.reported_fields:
             stop["context_management"] = {"applied_edits": []}
-        if "speed" in self.context.reported_fields and "service_tier" in usage:
-            usage["speed"] = "fast" if usage["service_tier"] == "priority" else "standard"
+        self.writer.finish(stop_reason=stop_reason, usage=usage, **stop)
+        self.finished = self._output_closed = True
 
     def fail(self, *, error_type: str, message: str) -> None:
         """End the stream with an error; send queued blocks first, so that no content is lost."""
@@ -319,10 +319,8 @@ class MessageComposer:
     def _drop_queued_after(self, block: Block) -> None:
         """Drop the blocks queued after ``block``, in which a stop sequence was found."""
         self._output_closed = True
-        end = self._queue.index(block) + 1
-        for later in self._queue[end:]:
-            later.is_closed = True
-        del self._queue[end:]
+        while self._queue[-1] is not block:
+            self._queue.pop().is_closed = True
 
     def _send_scanned(self, block: Block, piece: str) -> None:
         """Send text in which the scanner found no stop sequence."""
@@ -359,7 +357,7 @@ class MessageComposer:
             if not block.is_closed:
                 break
             self._finish_block(block)
-            del self._queue[0]
+            self._queue.popleft()
 
     def _finish_block(self, block: Block) -> None:
         match block.type:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Hashable, Iterable
 from typing import Any, Final
 
+from translator.stream.object_scanner import ObjectScanner
 from translator.stream.stop_scanner import StopScanner
 from translator.stream.text_buffer import TextBuffer
 from translator.stream.tool_arguments import parse_arguments, without_trailing_commas
@@ -26,6 +27,9 @@ COMMA_BEFORE_END: Final = re.compile(r",\s*[}\]]")
 MAX_COMMA_REPAIRS: Final = 16
 """Maximum number of pieces of one call that are repaired; each repair reads the whole arguments."""
 
+NO_LEFTOVERS: Final = TextBuffer()
+"""The leftovers of most calls; nothing writes to this buffer."""
+
 _FIELD_BY_DELTA: Final = dict(DELTA_FIELDS.values())
 
 
@@ -35,15 +39,18 @@ class Block:
     __slots__ = (
         "arguments_value",
         "buffer",
-        "checked_length",
         "citations",
         "comma_repairs",
         "content_block",
         "delays_arguments",
+        "has_object",
         "held_comma",
         "is_closed",
         "is_started",
+        "is_wrapper",
         "key",
+        "leftovers",
+        "object_scanner",
         "queued_deltas",
         "scanned_text",
         "scanner",
@@ -67,7 +74,10 @@ class Block:
         self.is_closed = False  # whether the upstream finished the block
         # Whether arguments are sent at the block's end, after validation.
         self.delays_arguments = False
-        self.checked_length = 0  # length of the arguments when ``is_complete_call`` parsed them
+        self.object_scanner = ObjectScanner()  # finds the end of the arguments
+        self.has_object: bool | None = None  # whether the ended arguments parse; None: not tried
+        self.leftovers = NO_LEFTOVERS  # text behind complete arguments; ``buffer`` has none of it
+        self.is_wrapper = False  # whether the call may be one of OpenAI's wrapper around calls
         self.sends_arguments = False  # whether arguments are being sent: they start with a brace
         self.arguments_value: Any = None  # the parsed arguments
         self.held_comma = ""  # a comma at the end of the arguments so far, and what follows it
@@ -92,19 +102,48 @@ class Block:
                 finished["input"] = self.arguments_value
         return finished
 
+    def add_arguments(self, piece: str) -> str:
+        """Store a piece of the arguments; return the part of it that belongs to their object."""
+        end = self.object_scanner.feed(piece)
+        inside = piece[:end] if end < len(piece) else piece
+        self.buffer.append(inside)
+        if inside is not piece:
+            if self.leftovers is NO_LEFTOVERS:
+                self.leftovers = TextBuffer()
+            self.leftovers.append(piece[end:])
+        return inside
+
+    def holds(self, arguments: str) -> bool:
+        """Return whether these are all arguments so far; reads them only if the length is equal."""
+        return len(arguments) == self.buffer.tell() and arguments == self.received
+
+    def set_arguments(self, text: str) -> None:
+        """Replace the arguments, none of which were sent."""
+        self.object_scanner, self.has_object = ObjectScanner(), None
+        self.buffer, self.leftovers = TextBuffer(), NO_LEFTOVERS
+        self.add_arguments(text)
+
+    @property
+    def received(self) -> str:
+        """All arguments that the upstream sent, with the text behind them."""
+        return self.text + self.leftovers.getvalue()
+
+    @property
+    def has_complete_object(self) -> bool:
+        """Return whether the arguments form a whole JSON object; parse them at most once."""
+        if not self.object_scanner.ended:
+            return False
+        if self.has_object is None:
+            self.arguments_value, is_repaired = parse_arguments(self.text)
+            self.has_object = isinstance(self.arguments_value, dict) and not is_repaired
+        return self.has_object
+
     def is_complete_call(self) -> bool:
         """Return whether this is a call whose arguments are sent and form a whole JSON object.
 
         An empty object is no proof: some servers send it before the real arguments.
         """
-        if not self.sends_arguments or self.buffer.tell() == self.checked_length:
-            return False
-        self.checked_length = self.buffer.tell()
-        text = self.text
-        if not text.endswith("}"):
-            return False
-        value, is_repaired = parse_arguments(text)
-        return isinstance(value, dict) and bool(value) and not is_repaired
+        return self.sends_arguments and self.has_complete_object and bool(self.arguments_value)
 
     def without_comma(self, piece: str) -> str:
         """Return the part of an arguments piece that can be sent, without trailing commas.

@@ -6,6 +6,7 @@ from typing import Final
 from translator.notes import Note
 from translator.stream.surrogates import replace_surrogates
 from translator.stream.tool_arguments import (
+    are_leftovers,
     compact_json,
     parse_arguments,
     without_nulls,
@@ -22,10 +23,13 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
     """Set ``block.arguments_value``; return the text that is still to be sent, and a note.
 
     Arguments that were delayed are sent now, repaired if possible. Arguments that were streamed are
-    already sent: if a repair of them succeeds, it is only in the value, for whole responses.
+    already sent: if a repair of them succeeds, it is only in the value, for whole responses. Text
+    behind complete arguments is never sent, unless it has a meaning (then they are broken).
     ``optional``: the properties whose nulls are removed.
     """
-    text = block.text
+    leftovers = block.leftovers.getvalue()
+    is_cut = bool(leftovers) and are_leftovers(leftovers)
+    text = block.text if is_cut else block.text + leftovers
     value, repaired = parse_arguments(text)
     is_object = isinstance(value, dict)
     is_valid = is_object and (block.delays_arguments or not repaired)
@@ -34,13 +38,13 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
     note = None
     if not is_valid:
         note = BROKEN_ARGUMENTS
-    elif repaired:
+    elif repaired or (is_cut and not leftovers.isspace()):
         note = REPAIRED_ARGUMENTS
     if not is_object:
         value = text
     if "\\u" in text:
         value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
-    unsent = block.held_comma
+    unsent = block.held_comma if is_cut else block.held_comma + leftovers
     if block.delays_arguments:
         if is_valid and (repaired or optional):
             value = without_nulls(value, optional)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from translator.dialect import TranslationTarget, UpstreamCall
 
+MAX_TRIED_NUMBERS: Final = 16
 MAX_LENGTH: Final = 64
 HASH_LENGTH: Final = 8
 ENCODED: Final = "brgid_"
@@ -91,7 +92,8 @@ def client_call_id(
     base = (call_id if _is_legal(call_id) else _shorten(call_id)) if call_id else "toolu"
     candidate, number = base, 1
     while candidate in used_ids:
-        number += 1
+        # After a few repeats, go on where no number is used yet: an upstream may repeat one id.
+        number = number + 1 if number < MAX_TRIED_NUMBERS else max(number, len(used_ids)) + 1
         suffix = f"_{number}"
         candidate = base[: MAX_LENGTH - len(suffix)] + suffix
         lost_id = ""

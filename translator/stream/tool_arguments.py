@@ -2,14 +2,17 @@
 
 import json
 import re
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import Any, Final
 
-MAX_DEPTH: Final = 200
-"""More deeply nested arguments are not parsed, because parsers and clients could overflow their
-stacks: they remain a raw string."""
+from .object_scanner import MAX_DEPTH, ObjectScanner
 
+MAX_REPAIRED: Final = 2**20
+"""Longer arguments are not searched for repairs: this would take seconds, and no model writes such
+arguments."""
 
 _chunks: Final = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
     None, json.JSONEncoder().default, encode_basestring, None, ":", ",", False, False, True
@@ -42,7 +45,9 @@ def parse_arguments(text: str) -> tuple[Any, bool]:
         return _as_object(_STRICT.decode(text))
     except ValueError:
         pass
-    for repaired in (text, _python_to_json(text)):
+    if len(text) > MAX_REPAIRED:
+        return text, True
+    for repaired in _repairs_of(text):
         try:
             value = _LENIENT.decode(repaired)
         except ValueError:
@@ -50,6 +55,34 @@ def parse_arguments(text: str) -> tuple[Any, bool]:
         if isinstance(value, dict):
             return value, True
     return text, True
+
+
+def _repairs_of(text: str) -> Iterator[str]:
+    """Return what the arguments may mean, the most literal first."""
+    yield text
+    yield _python_to_json(text)
+    whole = _without_leftovers(text)
+    if whole != text:
+        yield whole
+        yield _python_to_json(whole)
+
+
+def are_leftovers(text: str) -> bool:
+    """Return whether text behind complete arguments has no meaning of its own.
+
+    Servers leave parts of their template there (``</tool_call>``, ``<|im_end|>``, a code fence),
+    a comma or a bracket too many, or an empty object.
+    """
+    return _LEFTOVERS.fullmatch(text) is not None
+
+
+def _without_leftovers(text: str) -> str:
+    """Return the object in ``text`` without its fence or tags; else ``text`` itself."""
+    opening = _OPENING.match(text)
+    start = text[opening.end() :] if opening is not None else text
+    scanner = ObjectScanner()
+    end = scanner.feed(start)
+    return start[:end] if scanner.ended and are_leftovers(start[end:]) else text
 
 
 def without_trailing_commas(text: str) -> str:
@@ -61,13 +94,8 @@ def is_unclosed(text: str) -> bool:
     """Return whether text starts as a JSON object and ends inside of it: it is truncated."""
     if _OBJECT_START.match(text) is None:
         return False
-    depth = 0
-    for token in _STRUCTURE.finditer(text):
-        if token["string"] is None:
-            depth += 1 if token[0] in "{[" else -1
-        elif token["end"] is None:
-            return True
-    return depth > 0
+    outside = _STRING.sub(lambda string: "" if string["end"] else "{", text)
+    return sum(map(outside.count, "{[")) > sum(map(outside.count, "}]"))
 
 
 def without_nulls(value: dict[str, Any], optional: AbstractSet[str]) -> dict[str, Any]:
@@ -113,12 +141,8 @@ def _is_shallow(text: str) -> bool:
     """Return whether brackets nest at most MAX_DEPTH deep; brackets in strings also count."""
     if text.count("{") + text.count("[") <= MAX_DEPTH:
         return True
-    depth = 0
-    for bracket in _BRACKET.findall(text):
-        depth += 1 if bracket in "{[" else -1
-        if depth > MAX_DEPTH:
-            return False
-    return True
+    steps = map(_STEPS.__getitem__, _NO_BRACKETS.sub("", text))
+    return not any(depth > MAX_DEPTH for depth in accumulate(steps))
 
 
 def _python_to_json(text: str) -> str:
@@ -164,12 +188,15 @@ _STRICT: Final = json.JSONDecoder(parse_float=_parse_finite, parse_constant=_rej
 _LENIENT: Final = json.JSONDecoder(
     strict=False, parse_float=_parse_finite, parse_constant=_reject_constant
 )
-_BRACKET: Final = re.compile(r"[\[\]{}]")
+_NO_BRACKETS: Final = re.compile(r"[^\[\]{}]+")
+_STEPS: Final = {"{": 1, "[": 1, "}": -1, "]": -1}
+_OPENING: Final = re.compile(r"\s*(?:```\w{0,20}|<[\w|:.-]{1,40}>)\s*")
+_LEFTOVERS: Final = re.compile(r"(?:\s|</?[\w|:.-]{1,40}>|```|\{\s*+\}|[,;}\])])*+")
 _TRAILING_COMMA: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|,(?=\s*[}\]])', re.DOTALL)
 """Matches a string, even an unclosed one, or a trailing comma."""
 _OBJECT_START: Final = re.compile(r'\s*\{\s*(?:["}]|\Z)')
-_STRUCTURE: Final = re.compile(r'[\[\]{}]|(?P<string>"(?:[^"\\]|\\.)*(?P<end>")?)', re.DOTALL)
-"""Matches a bracket or a string; an unclosed string also matches, without the group ``end``."""
+_STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?P<end>")?', re.DOTALL)
+"""Matches a string; an unclosed one also matches, without the group ``end``."""
 _QUOTE: Final = re.compile(r'\\.|"', re.DOTALL)
 _TOKEN: Final = re.compile(
     r"""

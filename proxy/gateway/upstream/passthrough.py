@@ -21,6 +21,7 @@ from proxy.gateway.http.sse_encoder import encode_events
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.bedrock_events import CONTENT_TYPE as EVENT_STREAM
 from translator.anthropic_upstream.bedrock_events import BedrockEvents
+from translator.anthropic_upstream.stream import AnthropicStream
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
 from translator.secret_redaction import mask_secrets, redact_error_body
@@ -63,6 +64,7 @@ class Passthrough(Attempt):
         context = upstream_request.response_context
         context.message_id = f"msg_{head.ulid}"  # for an upstream that sends none
         context.input_estimate = self.entry.request.input_estimate
+        context.whole = not self.entry.request.streaming
         self.stream = server.dialect.stream(context)
         model = self.target.model_for(request["model"])
         self.url = server.url_for(model, streaming=self.entry.request.streaming)
@@ -173,7 +175,9 @@ class Passthrough(Attempt):
         events = self.stream.feed_body(self.decode_answer(raw))
         self.entry.store_upstream_bytes(raw, self.watch.now())
         streaming = self.entry.request.streaming
-        await self.deliver(events, encode_events(events) if streaming else raw)
+        is_changed = isinstance(self.stream, AnthropicStream) and self.stream.is_changed
+        own = b"" if is_changed else raw
+        await self.deliver(events, encode_events(events) if streaming else own)
 
     def _copy_response_headers(self, call: UpstreamResponse) -> None:
         self.response.extra_headers += [

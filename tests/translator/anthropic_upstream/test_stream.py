@@ -107,12 +107,6 @@ def test_the_output_of_a_broken_answer_is_estimated():
     assert stream().usage == Usage()
 
 
-def test_a_server_may_report_no_usage():
-    following, _ = fed({**START, "message": {"id": "m", "usage": None}}, END)
-
-    assert following.usage == Usage(output=2)
-
-
 def test_an_upstream_error_passes_after_the_open_block_closes():
     overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
 

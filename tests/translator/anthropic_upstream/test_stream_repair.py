@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.for_each import for_each
 from tests.lanes.hypothesis_profiles import law
+from translator.anthropic.usage import Usage
 from translator.anthropic_upstream import DIALECT, stream_repair
 from translator.anthropic_upstream.stream import AnthropicStream
 from translator.dialect import ResponseContext
@@ -213,7 +214,7 @@ def test_a_missing_start_gets_the_id_and_model_that_the_client_expects():
 
     message = emitted[0]["message"]
     assert (message["id"], message["model"]) == ("msg_own", "claude-x")
-    assert message["usage"] == {"input_tokens": 9, "output_tokens": 0}
+    assert message["usage"] == Usage(input=9, output=0).to_wire()
     assert stream.upstream_id == ""
     assert stream.usage.input is None  # the estimate is not a reported count
 

@@ -91,6 +91,18 @@ def test_whatever_it_is_the_answer_is_an_object_or_the_raw_string(text):
         ("{'a': '\\x41'}", "{'a': '\\x41'}", True),
         ("[1,]", "[1,]", True),
         ("Trueish", "Trueish", True),
+        ('{"a":1}</tool_call>', {"a": 1}, True),
+        ('{"a":1}\n```\n', {"a": 1}, True),
+        ('```json\n{"a":1}\n```', {"a": 1}, True),
+        ('<tool_call>{"a":"</tool_call>"}</tool_call>', {"a": "</tool_call>"}, True),
+        ('{"a":1}<|im_end|>', {"a": 1}, True),
+        ('{"a":1} {}', {"a": 1}, True),
+        ('{"a":1},', {"a": 1}, True),
+        ('{"a":1}}', {"a": 1}, True),
+        ("{'a': True,}</tool_call>", {"a": True}, True),
+        ('{"a":1} and more', '{"a":1} and more', True),
+        ('{"a":1}{"b":1}', '{"a":1}{"b":1}', True),
+        ('{"a":1</tool_call>', '{"a":1</tool_call>', True),
     ],
 )
 def test_what_upstreams_write(text, value, repaired):
@@ -107,6 +119,11 @@ def test_deep_nesting_remains_a_string():
 
 @for_each("text", ['{"a":"' + '\\"' * 50_000, "{'" * 50_000, "," + " " * 100_000])
 def test_hostile_text_takes_linear_time(text):
+    assert parse_arguments(text) == (text, True)
+
+
+@for_each("text", ["[" * 6_000_000, '{"a":' + "[" * 6_000_000, "'" * 3_000_000])
+def test_long_broken_arguments_are_not_searched_for_repairs(text):
     assert parse_arguments(text) == (text, True)
 
 

@@ -15,10 +15,12 @@ from translator.anthropic.usage import (
     DOUBTFUL_COUNTS,
     NO_USAGE,
     has_doubtful_counts,
+    merge_usage,
     without_doubtful_counts,
 )
 from translator.dialect import ResponseContext, TextLocation, UpstreamError
 from translator.errors import BadUpstream
+from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
 from translator.notes import EMPTY_OUTPUT, Note
@@ -29,6 +31,7 @@ from translator.openai_chat.reasoning_details import (
     reasoning_text,
 )
 from translator.request.id_mapping import message_id
+from translator.stream.spliced import SPLICED
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import find_error
@@ -43,7 +46,7 @@ from .finish_reason import (
 from .merged_choices import FIRST_INDEXES, is_cumulative, merge_choices, message_of, new_part_of
 from .text_blocks import DROPPED_CITATION, TextBlocks
 from .tool_calls import ToolCalls
-from .usage import estimated_usage, find_counts, merge_usage, read_usage
+from .usage import estimated_usage, find_counts, read_usage
 
 SOURCE_FIELDS: Final = ("citations", "search_results")
 """Sources that search models (Perplexity) send beside the response; Anthropic has no such field."""
@@ -72,6 +75,8 @@ class ChatStream:
         self._calls = ToolCalls(
             self.composer, self._texts.close_segment, self._texts.take_hidden_details
         )
+        # The id of the last chunk, how many chunks in a row had it, and whether ids prove nothing.
+        self._chunk_id, self._chunks_with_id, self._ids_vary = "", 0, False
         self._finish_reason = ""  # the first finish reason received
         # The stop sequence that the upstream reports as matched.
         self._upstream_stop: str | None = None
@@ -108,12 +113,34 @@ class ChatStream:
             if choice is None:
                 continue
             delta = choice.get("delta")
+            if (
+                "id" in chunk
+                and chunk["id"] != self._chunk_id
+                and self._begins_again(chunk["id"], delta)
+            ):
+                self.end_with_error(SPLICED)
+                return
+            self._chunks_with_id += 1
             if type(delta) is not dict:
                 self._add_message(message_of(choice))
             elif delta or not self.composer.started:
                 self._add_delta(delta, is_complete=False)
             if choice.get("finish_reason"):
                 self._set_finish_reason(choice)
+
+    def _begins_again(self, id_: Any, delta: Any) -> bool:
+        """Return whether a chunk with a new id starts a second generation in the stream.
+
+        That is a chunk with the role, as the first chunk of a response has, after several chunks
+        with content and one other id. Servers that give each chunk an id, or the role, prove
+        nothing.
+        """
+        was_stable = self._chunks_with_id > 1 and not self._ids_vary
+        has_role = type(delta) is dict and bool(delta.get("role"))
+        has_content = self._texts.characters > 0 or self.composer.tool_calls > 0
+        self._ids_vary = self._ids_vary or (bool(self._chunk_id) and not has_role)
+        self._chunk_id, self._chunks_with_id = id_, 0
+        return was_stable and has_role and has_content and isinstance(id_, str) and bool(id_)
 
     @property
     def started(self) -> bool:
@@ -217,7 +244,8 @@ class ChatStream:
         """Write ``message_start``; called at the first chunk with content."""
         identity = self.context.message_id or message_id(self.upstream_id)
         self._calls.seed = identity
-        self.composer.start(message_id=identity, model=self.context.model or self.upstream_model)
+        model = self.context.model or self.upstream_model
+        self.composer.start(message_id=identity, model=model, usage=self.usage)
 
     def _read_reasoning(self, delta: dict[str, Any]) -> None:
         details = read_details(delta)
@@ -251,6 +279,8 @@ class ChatStream:
                 self._add_reasoning(reasoning_text(part), [])
             case "refusal":
                 self._add_refusal(part.get("refusal") or "", is_complete=False)
+            case "image_url" | "image" | "output_image":
+                self._add_images([part], is_complete=False)
             case kind:
                 self.unknown.add(f"content.{kind}")
 
@@ -272,6 +302,15 @@ class ChatStream:
         self._texts.add_refusal(piece)
         if self.composer.matched_stop is not None:
             self._finish()
+
+    def _add_images(self, images: Any, is_complete: bool) -> None:
+        """Say that a picture was generated: Anthropic's assistant messages have no images.
+
+        OpenRouter and Gemini send them as ``images``, beside the content.
+        """
+        for _ in images if isinstance(images, list) else [images]:
+            self.composer.add_note(REPLACED_IMAGE)
+            self._add_text(f"\n\n{IMAGE}" if self._texts.has_kind("text") else IMAGE)
 
     def _add_tool_calls(self, pieces: Any, is_complete: bool) -> None:
         # Older versions of TGI (Text Generation Inference) send a single call without a list.
@@ -339,6 +378,8 @@ class ChatStream:
     def _finish(self) -> None:
         """Close open blocks and end the message with the stop reason of docs/mapping.md 3.3."""
         self._close_open_block()
+        if not self.composer.block_count and FINISH_REASONS.get(self._finish_reason) in COMPLETE:
+            self._texts.show_hidden_reasoning()
         matched = self.composer.matched_stop or self._upstream_stop
         if matched is not None:
             self._finish_message("stop_sequence", stop_sequence=matched)
@@ -378,13 +419,14 @@ class ChatStream:
             self.usage, note = estimated_usage(self.usage, self.context.input_estimate, characters)
             self.notes.append(note)
         self.stop_reason = reason
-        self.composer.finish(stop_reason=reason, usage=self.usage.to_wire(), **stop)
+        self.composer.finish(stop_reason=reason, usage=self.usage.to_delta(), **stop)
         self.finished = True
 
     # After the methods, to reference them by name; the fields of a delta are handled in this order.
     HANDLERS: ClassVar[Mapping[str, Callable[["ChatStream", Any, bool], None]]] = {
         "extra_content": _read_extra_content,
         "content": _add_content,
+        "images": _add_images,
         "refusal": _add_refusal,
         "annotations": _add_annotations,
         "tool_calls": _add_tool_calls,

@@ -30,6 +30,12 @@ FINISH_REASONS: Final = {
     "blocklist": "refusal",
     "prohibited_content": "refusal",
     "spii": "refusal",
+    "language": "refusal",
+    "image_safety": "refusal",
+    "image_prohibited_content": "refusal",
+    "image_recitation": "refusal",
+    "image_other": "end_turn",
+    "no_image": "end_turn",
 }
 """Finish reason -> stop reason; any other one gives ``end_turn`` and is counted as unknown. A
 comment names the servers that send a reason."""

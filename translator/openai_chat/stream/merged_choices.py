@@ -82,12 +82,11 @@ def is_cumulative(
         "text": text_blocks.text_without_tags(message.get("content")),
         "thinking": next((value for value in reasoning if isinstance(value, str) and value), ""),
     }
-    streamed_texts = {kind: text_blocks.text_of_kind(kind) for kind in message_texts}
-    if not all(message_texts[kind].startswith(streamed_texts[kind]) for kind in message_texts):
+    if not all(text_blocks.repeats(kind, text) for kind, text in message_texts.items()):
         return False
     return was_cumulative or any(
-        streamed_texts[kind] and message_texts[kind] != streamed_texts[kind]
-        for kind in message_texts
+        text_blocks.has_kind(kind) and text_blocks.new_part(kind, text)
+        for kind, text in message_texts.items()
     )
 
 
@@ -103,21 +102,20 @@ def new_part_of(
     the streamed content, the difference is ignored. ``reasoning_keys`` are the fields with
     reasoning.
     """
-    streamed_text = text_blocks.text_of_kind("text")
-    streamed_reasoning = text_blocks.text_of_kind("thinking")
+    has_reasoning = text_blocks.has_kind("thinking")
     new_parts: dict[str, Any] = {}
     for name, value in message.items():
         match name:
             case "tool_calls" if isinstance(value, list):
                 new_parts[name] = [call for call in value if not calls.has_call(call)]
-            case "content" if streamed_text or streamed_reasoning:
-                new_parts[name] = _suffix_after(streamed_text, text_blocks.text_without_tags(value))
+            case "content" if has_reasoning or text_blocks.has_kind("text"):
+                new_parts[name] = text_blocks.new_part("text", text_blocks.text_without_tags(value))
             case "refusal":
                 new_parts[name] = _suffix_after(text_blocks.refusal, value)
-            case "reasoning_details" if streamed_reasoning:
+            case "reasoning_details" if has_reasoning:
                 pass
-            case _ if streamed_reasoning and name in reasoning_keys:
-                new_parts[name] = _suffix_after(streamed_reasoning, value)
+            case _ if has_reasoning and name in reasoning_keys:
+                new_parts[name] = text_blocks.new_part("thinking", value)
             case _:
                 new_parts[name] = value
     return new_parts

@@ -11,6 +11,7 @@ from translator.message_stream.message_composer import MessageComposer
 from translator.notes import Note
 from translator.openai_chat.reasoning_details import details_text, merge_details
 from translator.stream import reasoning_signature
+from translator.stream.text_buffer import TextBuffer
 
 from .think_tags import ThinkTags
 
@@ -19,6 +20,9 @@ Kind = Literal["", "text", "thinking"]
 UNSIGNED_REASONING: Final = Note(
     "content", "dropped", "encrypted reasoning: no keys to sign it with"
 )
+REASONING_AS_TEXT: Final = Note(
+    "content", "repaired", "the answer had reasoning alone; it is shown as text"
+)
 DROPPED_CITATION: Final = Note("content", "dropped", "a citation without its text")
 
 
@@ -26,7 +30,8 @@ class TextBlocks:
     """Writes text and reasoning to the message composer and signs each reasoning segment."""
 
     def __init__(self, composer: MessageComposer) -> None:
-        self.refusal = ""  # the model's refusal so far, which is also sent as text
+        self._refusal = TextBuffer()
+        self._lengths: dict[Kind, int] = {"text": 0, "thinking": 0}
         # Number of characters in text and reasoning, to estimate the output tokens.
         self.characters = 0
         self._composer = composer
@@ -38,11 +43,17 @@ class TextBlocks:
         if profile.think_tags or profile.think_tags_opened:
             self._tags = ThinkTags(maybe_opened=profile.think_tags_opened)
         self._details: list[dict[str, Any]] = []
+        self._hidden_reasoning = TextBuffer()
         # Fragments that no block shows, because the client asked for no thinking.
         self._hidden_details: list[dict[str, Any]] = []
         self.pending_citations: list[
             tuple[str, str | None, Any, Any]
         ] = []  # citations received before the text that they cite
+
+    @property
+    def refusal(self) -> str:
+        """The model's refusal so far, which is also sent as text."""
+        return self._refusal.getvalue()
 
     def add_text(self, piece: str) -> None:
         if self._tags is None:
@@ -60,6 +71,18 @@ class TextBlocks:
         blocks = [self._composer.find_block(("text_blocks", n)) for n in range(1, self._key[1] + 1)]
         return "".join(b.text for b in blocks if b is not None and b.type == kind)
 
+    def repeats(self, kind: Kind, text: str) -> bool:
+        """Return whether ``text`` starts with all text of this kind so far."""
+        return len(text) >= self._lengths[kind] and text.startswith(self.text_of_kind(kind))
+
+    def new_part(self, kind: Kind, text: Any) -> str:
+        """Return ``text`` after all text of this kind so far; "" if it does not repeat that."""
+        is_repeated = isinstance(text, str) and self.repeats(kind, text)
+        return text[self._lengths[kind] :] if is_repeated else ""
+
+    def has_kind(self, kind: Kind) -> bool:
+        return self._lengths[kind] > 0
+
     def text_without_tags(self, content: Any) -> str:
         """Return the text of a complete content, without reasoning in tags."""
         if not isinstance(content, str) or self._tags is None:
@@ -70,7 +93,7 @@ class TextBlocks:
 
     def add_refusal(self, piece: str) -> None:
         """Add a piece of the model's refusal: it is sent as text and sets the stop reason."""
-        self.refusal += piece
+        self._refusal.append(piece)
         self._add_plain_text(piece)
 
     def add_reasoning(self, piece: str, details: list[dict[str, Any]]) -> None:
@@ -80,6 +103,7 @@ class TextBlocks:
         context = self._composer.context
         if context.thinking == "hidden":
             self._hidden_details += details
+            self._hidden_reasoning.append(piece)
             return
         if not (piece or details):
             return
@@ -89,7 +113,20 @@ class TextBlocks:
         if self._kind != "thinking":
             self._start_segment("thinking")
         self._details += details
+        self._lengths["thinking"] += len(piece)
         self._composer.add_thinking(self._key, piece)
+
+    def show_hidden_reasoning(self) -> None:
+        """Send the reasoning as text: the answer of a server that put all of it there.
+
+        Without it, a client that asked for no thinking would get an empty message, which agents
+        take for a finished turn (musistudio/claude-code-router#1596).
+        """
+        if reasoning := self._hidden_reasoning.getvalue().strip():
+            self._composer.add_note(REASONING_AS_TEXT)
+            self.characters -= len(reasoning)
+            self._add_plain_text(reasoning)
+            self.close_segment()
 
     def take_hidden_details(self) -> list[dict[str, Any]]:
         """Return the entries that no block shows; the id of the next tool call contains them."""
@@ -99,7 +136,7 @@ class TextBlocks:
     def add_citation(self, url: str, title: str | None, start: Any, end: Any) -> None:
         """Add a citation to the current text, or store it until the cited text has arrived."""
         block = self._composer.find_block(self._key) if self._kind == "text" else None
-        if block is None or (isinstance(end, int) and end > len(block.text)):
+        if block is None or (isinstance(end, int) and end > block.buffer.tell()):
             self.pending_citations.append((url, title, start, end))
         else:
             self._write_citation(url, title, start, end)
@@ -135,6 +172,7 @@ class TextBlocks:
         self.characters += len(piece)
         if self._kind != "text":
             self._start_segment("text")
+        self._lengths["text"] += len(piece)
         self._composer.add_text(self._key, piece)
 
     def _add_tagged(self, parts: list[tuple[Literal["text", "thinking"], str]]) -> None:

@@ -13,12 +13,12 @@ from typing import Any, Final
 from translator.anthropic.stop_reason import is_at_limit
 from translator.anthropic.usage import Usage
 from translator.dialect import UpstreamCall
-from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.message_composer import Block, MessageComposer
 from translator.notes import Note
 from translator.openai_chat.reasoning import call_fields
 from translator.openai_chat.reasoning_details import REASONING_DETAILS
 from translator.request.id_mapping import carried_fields, client_call_id, record_name
-from translator.stream.tool_arguments import compact_json, is_unclosed, parse_arguments
+from translator.stream.tool_arguments import compact_json, is_unclosed
 
 LATE_FIELDS: Final = Note(
     "content", "dropped", "a thought signature that arrived after the start of its call"
@@ -31,6 +31,7 @@ LATE_REASONING: Final = Note(
 )
 LONG_ID: Final = Note("content", "dropped", "a call id or thought signature that is too long")
 
+NAMELESS_CALL: Final = Note("content", "dropped", "a tool call without a name")
 REPEATED_CALL: Final = Note("content", "ignored", "a repeated call with the same id and arguments")
 
 ARGUMENT_FIELDS: Final = ("parameters", "input")
@@ -46,6 +47,9 @@ https://github.com/openai/openai-agents-js/pull/712
 """
 
 
+NO_BLOCK: Final = {"type": "tool_use"}
+
+
 @dataclass(slots=True, eq=False)
 class StreamedToolCall:
     """One tool call while it is streamed."""
@@ -54,8 +58,8 @@ class StreamedToolCall:
     index: Any = None  # the index that the server sent; may be missing or wrong
     id: str = ""
     name: str = ""
-    # Argument pieces received before the block starts.
-    pending_arguments: list[str] = field(default_factory=list)
+    # Arguments received before the block starts.
+    pending_arguments: Block = field(default_factory=lambda: Block(None, NO_BLOCK))
     is_started: bool = False
     # Fields that must be sent back with the call: Gemini's thought signature.
     fields: dict[str, Any] = field(default_factory=dict)
@@ -96,12 +100,16 @@ class ToolCalls:
         self._cumulative = profile.cumulative_arguments
         # The id carries the signature, so the call must not start before it has arrived.
         self._waits_for_signature = profile.signed_calls
+        # Calls that got a piece since the last flush. Only these may have to start or to close, so
+        # that a flush does not read all calls again.
+        self._touched: dict[StreamedToolCall, None] = {}
         self._by_id: dict[str, StreamedToolCall] = {}
         self._by_index: dict[Any, StreamedToolCall] = {}
         self._client_ids = set(composer.context.call_ids)  # call ids that the client already has
         self._closed_ids: dict[str, None] = {}  # upstream ids of finished calls
         # The arguments of the last call, when all calls have ended.
         self._last_arguments: str | None = None
+        self._last_is_complete = False
         # Whether other content followed a call with incomplete arguments.
         self._has_incomplete_call = False
 
@@ -127,6 +135,7 @@ class ToolCalls:
             self.flush_before_text()
             call = StreamedToolCall(len(self.open_calls), index)
             self.open_calls.append(call)
+        self._touched[call] = None
         self._update_call(call, index, id_, name)
         self._add_fields(call, piece)
         if arguments:
@@ -149,12 +158,14 @@ class ToolCalls:
 
     def flush_before_text(self) -> None:
         """Start waiting calls and close calls with complete arguments, before other content."""
-        for call in self.open_calls:
+        touched = sorted(self._touched, key=lambda call: call.ordinal)
+        self._touched.clear()
+        for call in touched:
             self._start_call(call)
             block = self._composer.find_block(call.key)
             if block is None or block.is_closed:
                 continue
-            if _is_complete_object(block.text):
+            if block.has_complete_object:
                 self._composer.close_block(call.key)
             else:
                 self._has_incomplete_call = True
@@ -165,10 +176,9 @@ class ToolCalls:
         for call in self.open_calls:
             block = self._composer.find_block(call.key)
             self._last_arguments = block.text if block is not None else None
+            self._last_is_complete = block is not None and block.has_complete_object
             if not call.is_started:
-                self._composer.notes.append(
-                    Note("content", "dropped", "a tool call without a name")
-                )
+                self._composer.add_note(NAMELESS_CALL)
             self._composer.close_block(call.key)
         if self.open_calls and (details := self._take_hidden_details()):
             self._record_late_reasoning(details)
@@ -187,14 +197,14 @@ class ToolCalls:
         if usage.output is None:
             return is_unclosed(self._last_arguments)
         at_limit = is_at_limit(usage, self._composer.context.max_tokens)
-        return at_limit and not _is_complete_object(self._last_arguments)
+        return at_limit and not self._last_is_complete
 
     @property
     def arguments_complete(self) -> bool:
         """Return whether every open call has complete JSON arguments, or no arguments."""
         blocks = [self._composer.find_block(call.key) for call in self.open_calls]
         return all(
-            b is None or b.is_closed or not b.text or _is_complete_object(b.text) for b in blocks
+            b is None or b.is_closed or not b.buffer.tell() or b.has_complete_object for b in blocks
         )
 
     def _is_repeated(self, id_: str, index: Any, arguments: str) -> bool:
@@ -202,7 +212,9 @@ class ToolCalls:
         call = self._by_id.get(id_)
         if call is None or self._cumulative or index not in (None, call.index):
             return False
-        return arguments == self._arguments_so_far(call) and _is_complete_object(arguments)
+        block = self._block_of(call)
+        is_as_long = len(arguments) == block.buffer.tell()
+        return is_as_long and block.has_complete_object and arguments == block.text
 
     def _find_call(
         self, index: Any, id_: str, name: str, arguments: str
@@ -228,11 +240,11 @@ class ToolCalls:
         If the client forced a tool, old vLLM versions also repeat the tool's name in each piece and
         send an empty piece at the end.
         """
-        arguments_so_far = self._arguments_so_far(call)
-        is_complete = _is_complete_object(arguments_so_far)
+        block = self._block_of(call)
+        is_complete = block.has_complete_object
         if not name:
             return not is_complete
-        if name != call.name or not arguments_so_far or (is_complete and not call.changes_id):
+        if name != call.name or not block.buffer.tell() or (is_complete and not call.changes_id):
             return False
         call.changes_id = not (is_complete and arguments.lstrip().startswith("{"))
         return call.changes_id
@@ -247,7 +259,7 @@ class ToolCalls:
         """
         if not name:
             return False
-        if not (call.is_started or call.pending_arguments):
+        if not (call.is_started or call.pending_arguments.buffer.tell()):
             return index is None and bool(call.name) and name != call.name
         if call.name and name != call.name:
             return True
@@ -257,16 +269,15 @@ class ToolCalls:
         """Return whether ``arguments`` start a second JSON object after a complete first one."""
         if not arguments.lstrip().startswith("{"):
             return False
-        arguments_so_far = self._arguments_so_far(call)
-        return _is_complete_object(arguments_so_far) and not (
-            self._cumulative and arguments.startswith(arguments_so_far)
-        )
+        block = self._block_of(call)
+        return block.has_complete_object and not (self._cumulative and _repeats(arguments, block))
 
-    def _arguments_so_far(self, call: StreamedToolCall) -> str:
+    def _block_of(self, call: StreamedToolCall) -> Block:
+        """Return the block with the call's arguments so far; an empty one if it has no name."""
         block = self._composer.find_block(call.key)
-        if block is None:
-            return "".join(call.pending_arguments) if call.name else ""
-        return block.text
+        if block is not None:
+            return block
+        return call.pending_arguments if call.name else Block(None, NO_BLOCK)
 
     def _update_call(self, call: StreamedToolCall, index: Any, id_: str, name: str) -> None:
         if index is not None:
@@ -280,27 +291,26 @@ class ToolCalls:
 
     def _add_arguments(self, call: StreamedToolCall, arguments: str, *, is_complete: bool) -> None:
         if not call.is_started:
-            if call.pending_arguments == [EMPTY_OBJECT] and arguments.startswith("{"):
-                call.pending_arguments.clear()
-            is_placeholder = arguments == EMPTY_OBJECT and not (
-                is_complete or call.pending_arguments
-            )
+            pending = call.pending_arguments
+            if arguments.startswith("{") and pending.holds(EMPTY_OBJECT):
+                pending.set_arguments("")
+            is_first = not pending.buffer.tell()
+            is_placeholder = arguments == EMPTY_OBJECT and is_first and not is_complete
             if not call.name or self._waits_for_signature or is_placeholder:
-                call.pending_arguments.append(arguments)
+                pending.add_arguments(arguments)
                 call.is_complete = is_complete
                 return
             self._start_call(call)
         block = self._composer.find_block(call.key)
-        arguments_so_far = block.text if block is not None and self._cumulative else ""
-        if arguments_so_far and arguments.startswith(arguments_so_far):
-            arguments = arguments[len(arguments_so_far) :]
+        if block is not None and self._cumulative and _repeats(arguments, block):
+            arguments = arguments[block.buffer.tell() :]
         self.characters += len(arguments)
         if is_complete:
             self._composer.finish_arguments(call.key, arguments)
             self._composer.close_block(call.key)
             return
         self._composer.add_arguments(call.key, arguments)
-        if self._has_incomplete_call and block is not None and _is_complete_object(block.text):
+        if self._has_incomplete_call and block is not None and block.has_complete_object:
             self._composer.close_block(call.key)
 
     def _start_call(self, call: StreamedToolCall) -> None:
@@ -312,14 +322,14 @@ class ToolCalls:
         self._close_other_block()
         self._composer.start_tool_call(call.key, id=call.client_id, name=call.name)
         if call.is_complete:
-            arguments = "".join(call.pending_arguments)
+            arguments = call.pending_arguments.received
             self.characters += len(arguments)
             self._composer.finish_arguments(call.key, arguments)
             self._composer.close_block(call.key)
             return
-        for piece in call.pending_arguments:
-            self.characters += len(piece)
-            self._composer.add_arguments(call.key, piece)
+        pending = call.pending_arguments.received
+        self.characters += len(pending)
+        self._composer.add_arguments(call.key, pending)
 
     def _client_id(self, upstream_id: str, fields: dict[str, Any]) -> str:
         """Return the id for the client, which carries ``fields`` and the hidden reasoning.
@@ -385,9 +395,7 @@ def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _is_complete_object(text: str) -> bool:
-    """Return whether ``text`` is one complete JSON object."""
-    if not text.rstrip().endswith("}"):
-        return False
-    value, repaired = parse_arguments(text)
-    return isinstance(value, dict) and not repaired
+def _repeats(arguments: str, block: Block) -> bool:
+    """Return whether ``arguments`` start with all arguments so far, and not only a part of them."""
+    so_far = block.buffer.tell()
+    return 0 < so_far <= len(arguments) and arguments.startswith(block.text)

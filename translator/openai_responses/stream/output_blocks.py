@@ -4,13 +4,15 @@ Upstreams send the same content several times, first in pieces and then complete
 only what is missing. The content sent so far is stored for each item and part.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from translator.message_stream.citations import cite_annotation
+from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.message_composer import Key, MessageComposer
 from translator.notes import Note
 from translator.openai_responses.reasoning import SEPARATORS, compaction_block
 from translator.openai_responses.types import OutputItem
+from translator.stream.text_buffer import TextBuffer
 from translator.stream.tool_arguments import compact_json
 
 from .call_ids import CallIds
@@ -19,16 +21,13 @@ from .open_items import OpenItems
 from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
 from .signed_reasoning import sign_reasoning
 
-IMAGE: Final = "[an image was generated that cannot be shown here]"
-"""This text is sent in place of an image, because Anthropic's assistant messages have no images."""
-
 
 class OutputBlocks:
     """Converts the content of output items to the events of one message."""
 
     def __init__(self, composer: MessageComposer) -> None:
         self.composer = composer
-        self.refusal = ""  # the model's refusal so far, which is also sent as text
+        self._refusal = TextBuffer()
         self.searches = 0  # number of web searches sent
         self.waits_for_approval = False  # an item needs an approval, which no client can give
         self.characters = 0  # number of characters in all content, to estimate the output tokens
@@ -37,6 +36,11 @@ class OutputBlocks:
         self._open_items = OpenItems(composer)
         self.last_arguments: str | None = None  # of the call that was finished last
         self.call_ids = CallIds(composer)
+
+    @property
+    def refusal(self) -> str:
+        """The model's refusal so far, which is also sent as text."""
+        return self._refusal.getvalue()
 
     # Text
 
@@ -63,7 +67,7 @@ class OutputBlocks:
     def add_refusal(self, item: ItemState, number: int, piece: Any) -> None:
         """Add a piece of the model's refusal: it is sent as text and sets the stop reason."""
         if not item.is_done and isinstance(piece, str):
-            self.refusal += piece
+            self._refusal.append(piece)
         self.add_text(item, number, piece)
 
     def finish_refusal(self, item: ItemState, number: int, text: Any) -> None:
@@ -72,9 +76,13 @@ class OutputBlocks:
     def add_citation(self, item: ItemState, number: int, annotation: Any) -> None:
         """Add a citation to the text, or store it until the cited text has arrived."""
         part = item.get_part("text", number)
-        if not isinstance(annotation, dict) or item.is_done or annotation in part.annotations:
+        if (
+            not isinstance(annotation, dict)
+            or item.is_done
+            or (name := compact_json(annotation)) in part.annotations
+        ):
             return
-        part.annotations.append(annotation)
+        part.annotations.add(name)
         if isinstance(annotation.get("url_citation"), dict):  # nested as in Chat Completions
             annotation = {**annotation, **annotation["url_citation"]}
         if annotation.get("type") != "url_citation":
@@ -82,7 +90,7 @@ class OutputBlocks:
             return
         part.pending_annotations.append(annotation)
         end = annotation.get("end_index")
-        if not isinstance(end, int) or end <= len(part.text):
+        if not isinstance(end, int) or end <= part.length:
             self._flush_citations((item.key, "text", number), part)
 
     def close_text(
@@ -327,7 +335,7 @@ class OutputBlocks:
             case "image_generation_call" if body.get("result"):
                 self.add_text(item, 0, IMAGE)
                 self.close_text(item, 0)
-                self._add_note("emulated", "a generated image is replaced by text")
+                self.composer.add_note(REPLACED_IMAGE)
             case kind if kind in BLOCK_BUILDERS:
                 self._add_hosted_call(item, body)
             case _:
@@ -376,18 +384,22 @@ class OutputBlocks:
                 self.composer.add_complete_block(key, block)
 
     def _flush_citations(self, key: Key, part: PartState) -> None:
+        text = part.text
         for annotation in part.pending_annotations:
-            self.composer.add_citation(key, cite_annotation(annotation, part.text))
+            self.composer.add_citation(key, cite_annotation(annotation, text))
         part.pending_annotations.clear()
 
     def _missing_text(self, part: PartState, text: Any) -> str:
         """Return the end of a part's complete ``text``, after the text that was already sent."""
-        streamed = part.text
-        if text == streamed or not isinstance(text, str):
+        streamed = part.length
+        if not isinstance(text, str) or not (text or streamed):
+            return ""
+        is_whole = len(text) >= streamed and text.startswith(part.text)
+        if is_whole and len(text) == streamed:
             return ""
         part.initial_text = ""
-        if text.startswith(streamed):
-            return text[len(streamed) :]
+        if is_whole:
+            return text[streamed:]
         self._add_note("ignored", "the finished text differs from the streamed text")
         return ""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from translator.errors import BadUpstream
 from translator.message_stream.message_composer import Block
 from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.stream.text_buffer import TextBuffer
@@ -32,6 +33,11 @@ FAMILIES: Final[Mapping[str, str]] = {
     "reasoning": "reasoning",
 }
 """Item type -> family. Items of different families cannot be the same item, whatever their ids."""
+
+MAX_ITEMS: Final = 1000
+MAX_PARTS: Final = 1000
+"""Maximum output items of a response, and parts of an item; a model sends far fewer. Finding the
+item of an event may look at all items."""
 
 EMPTY_OBJECT: Final = "{}"
 """Some servers send these arguments when they add a call, before the real ones come in pieces."""
@@ -63,7 +69,7 @@ class PartState:
         self.blocks: list[Block] = []
         self.initial_text = ""  # text of the event that added the part, until later text repeats it
         self.buffer: TextBuffer | None = None  # content that is not sent as a text block
-        self.annotations: list[dict[str, Any]] = []  # all annotations received
+        self.annotations: set[str] = set()  # all annotations received, as JSON
         # Annotations not sent to the client yet.
         self.pending_annotations: list[dict[str, Any]] = []
         # The complete part; None if more text came after it.
@@ -76,6 +82,13 @@ class PartState:
         if self.buffer is not None:
             return self.buffer.getvalue()
         return "".join([block.text for block in self.blocks])
+
+    @property
+    def length(self) -> int:
+        """The length of ``text``."""
+        if self.buffer is not None and len(self.blocks) != 1:
+            return self.buffer.tell()
+        return sum(block.buffer.tell() for block in self.blocks)
 
     def with_initial_text(self, piece: str) -> str:
         """Return the first piece of text, after the initial text unless the piece repeats it."""
@@ -123,6 +136,8 @@ class ItemState:
     def get_part(self, kind: str, number: int) -> PartState:
         part = self.parts.get((kind, number))
         if part is None:
+            if len(self.parts) == MAX_PARTS:
+                raise BadUpstream("upstream sent an output item of too many parts")
             part = self.parts[kind, number] = PartState()
         return part
 
@@ -210,6 +225,10 @@ class OutputItems:
                 return False
         return True
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._items)
+
     def match_output(self, output: list[OutputItem]) -> list[ItemState]:
         """Return the item of each entry of the final ``response.output``; a new item if unknown.
 
@@ -263,6 +282,8 @@ class OutputItems:
         return open_items[-1] if open_items else None
 
     def _new_item(self, index: Any, item_id: Any = None, kind: Any = None) -> ItemState:
+        if len(self._items) == MAX_ITEMS:
+            raise BadUpstream("upstream sent too many output items")
         is_reused = not isinstance(index, int) or index in self._by_index
         self._is_ambiguous = self._is_ambiguous or is_reused
         item = ItemState(key=len(self._items), ends_others=is_reused)

@@ -19,6 +19,7 @@ from translator.anthropic.types import Event
 from translator.anthropic.usage import (
     DOUBTFUL_COUNTS,
     NO_USAGE,
+    Usage,
     has_doubtful_counts,
     without_doubtful_counts,
 )
@@ -29,6 +30,7 @@ from translator.message_stream.message_composer import MessageComposer
 from translator.notes import EMPTY_OUTPUT
 from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.request.id_mapping import message_id
+from translator.stream.spliced import SPLICED
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import error_in_body, error_in_event, error_in_response, has_reason
@@ -68,6 +70,7 @@ class ResponsesStream:
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
+        self._created_id = ""  # the response's id in ``response.created``
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
         self.upstream_id = self.upstream_model = ""
@@ -171,7 +174,21 @@ class ResponsesStream:
             self.composer.start(
                 message_id=self.context.message_id or message_id(self.upstream_id),
                 model=self.context.model or self.upstream_model,
+                usage=_usage_of(response),
             )
+
+    def _read_creation(self, event: UpstreamEvent) -> None:
+        """Read ``response.created``; a second one of another response, after content, is no start.
+
+        Some servers send other ids in later events, so only this event shows a second response.
+        """
+        response = event.get("response")
+        id_ = response.get("id") if isinstance(response, dict) else None
+        if self._created_id and id_ and str(id_) != self._created_id and self._items.has_any:
+            self.end_with_error(SPLICED)
+            return
+        self._created_id = self._created_id or str(id_ or "")
+        self._read_response_start(event)
 
     def _read_response_start(self, event: UpstreamEvent) -> None:
         if not (self.composer.started and self.upstream_id and self.upstream_model):
@@ -271,7 +288,7 @@ class ResponsesStream:
             details = {"type": "refusal", "category": category, "explanation": explanation}
         self.composer.finish(
             stop_reason=reason,
-            usage=self.usage.to_wire(),
+            usage=self.usage.to_delta(),
             stop_sequence=self.composer.matched_stop,
             stop_details=details,
         )
@@ -363,7 +380,7 @@ class ResponsesStream:
         "error": _read_failure,
         "response.cancelled": _read_failure,  # OpenAI's list does not have this type
         "response.completed": _read_final_response,
-        "response.created": _read_response_start,
+        "response.created": _read_creation,
         "response.done": _read_final_response,  # OpenAI's list does not have this type
         "response.error": _read_failure,  # OpenAI's list does not have this type
         "response.failed": _read_failure,
@@ -384,3 +401,10 @@ def _item_in(event: UpstreamEvent) -> OutputItem:
     if not isinstance(item, dict):
         raise BadUpstream("upstream sent an output item that is none")
     return item
+
+
+def _usage_of(response: Any) -> Usage:
+    """Return the usage of the response with which a message starts: a whole one has all of it."""
+    if isinstance(response, dict) and response.get("status") in FINAL_STATUSES:
+        return read_usage(response, 0)[0]
+    return NO_USAGE

@@ -1,0 +1,102 @@
+"""A second generation in one stream, pictures, and answers of reasoning alone."""
+
+from typing import Any
+
+from tests.for_each import for_each
+from translator.dialect import ResponseContext
+from translator.message_stream.events_to_message import fold
+from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
+from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.openai_chat.stream.text_blocks import REASONING_AS_TEXT
+from translator.stream.spliced import SPLICED
+
+
+def chunk(id_: str | None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"id": id_, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def fed(*chunks: dict[str, Any], **context: Any) -> tuple[ChatStream, list[dict[str, Any]]]:
+    stream = ChatStream(ResponseContext(**context))
+    events = [event for each in chunks for event in stream.feed(each)]
+    return stream, events if stream.finished else events + stream.end()
+
+
+ROLE = {"role": "assistant", "content": ""}
+
+
+@for_each(
+    ("chunks", "is_spliced"),
+    [
+        ([("a", ROLE), ("a", {"content": "x"}), ("b", ROLE), ("b", {"content": "y"})], True),
+        ([("a", ROLE), ("a", {"content": "x"}), ("b", ROLE | {"content": "y"})], True),
+        ([("a", ROLE), ("a", {"content": "x"}), ("b", {"content": "y"})], False),
+        ([("a", ROLE), ("b", {"content": "x"}), ("c", {"content": "y"}), ("d", ROLE)], False),
+        ([("a", ROLE | {"content": "x"}), ("b", ROLE | {"content": "y"})], False),
+        ([("a", ROLE), ("a", {}), ("b", ROLE), ("b", {"content": "y"})], False),
+        ([("a", ROLE), ("a", {"content": "x"}), ("a", ROLE), ("a", {"content": "y"})], False),
+        ([(None, ROLE), (None, {"content": "x"}), ("", ROLE), (None, {"content": "y"})], False),
+    ],
+)
+def test_a_role_with_a_new_id_after_content_is_a_second_generation(chunks, is_spliced):
+    stream, events = fed(*[chunk(id_, **delta) for id_, delta in chunks], chunk("a", "stop"))
+
+    assert (stream.error is SPLICED) == is_spliced
+    assert (events[-1]["type"] == "error") == is_spliced
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@for_each(
+    ("delta", "text"),
+    [
+        ({"images": [PICTURE]}, IMAGE),
+        ({"content": "Here:", "images": [PICTURE]}, f"Here:\n\n{IMAGE}"),
+        ({"content": [{"type": "text", "text": "Here:"}, PICTURE]}, f"Here:\n\n{IMAGE}"),
+        ({"images": [PICTURE, PICTURE]}, f"{IMAGE}\n\n{IMAGE}"),
+    ],
+)
+def test_a_generated_picture_is_replaced_by_words(delta, text):
+    stream, events = fed(chunk("a", **delta), chunk("a", "stop"))
+    whole = ChatStream(ResponseContext())
+    body = {"id": "a", "choices": [{"message": delta, "finish_reason": "stop"}]}
+
+    for content in (fold(events)["content"], fold(whole.feed_body(body))["content"]):
+        assert [block["text"] for block in content] == [text]
+    assert REPLACED_IMAGE in stream.notes
+    assert not stream.unknown
+
+
+@for_each(
+    ("finish", "delta", "content"),
+    [
+        ("stop", {"reasoning_content": " It is 4. "}, ["It is 4."]),
+        ("stop", {"reasoning": "It is 4."}, ["It is 4."]),
+        ("stop", {"reasoning_content": "hm", "content": "4"}, ["4"]),
+        ("length", {"reasoning_content": "It is"}, []),
+        ("stop", {"reasoning_content": "\n"}, []),
+    ],
+)
+def test_an_answer_of_reasoning_alone_is_shown_to_a_client_without_thinking(finish, delta, content):
+    stream, events = fed(chunk("a", **delta), chunk("a", finish), thinking="hidden")
+
+    assert [block["text"] for block in fold(events)["content"]] == content
+    assert (REASONING_AS_TEXT in stream.notes) == (content == ["It is 4."])
+
+
+@for_each(
+    ("reason", "expected"),
+    [
+        ("IMAGE_SAFETY", "refusal"),
+        ("IMAGE_PROHIBITED_CONTENT", "refusal"),
+        ("IMAGE_RECITATION", "refusal"),
+        ("content_filter: IMAGE_SAFETY", "refusal"),
+        ("IMAGE_OTHER", "end_turn"),
+        ("NO_IMAGE", "end_turn"),
+    ],
+)
+def test_the_reasons_of_gemini_s_pictures(reason, expected):
+    stream, _ = fed(chunk("a", reason, content="I "))
+
+    assert stream.stop_reason == expected
+    assert not stream.unknown
