@@ -35,14 +35,11 @@ from .client import ERROR_BODY_BYTES, UpstreamResponse
 from .decoding.response_decoder import ResponseDecoder
 from .error_responses import bad_gateway_error, cancellation_error, decode_answer, upstream_error
 from .model_memory import adapt_body
-from .request_repairs import RequestRepairs
+from .request_repairs import MAX_REPAIRS, RequestRepairs
 from .response_drain import drain, reported_usage
 from .response_writers import ResponseWriter
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
-MAX_REPAIRS: Final = 8
-"""Each repair changes another part of the request, or lowers a value further. A model that nothing
-is known of may refuse several fields, one after the other; all are remembered then."""
 EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
 """The usual values of ``content-type`` for SSE. They are compared without parsing."""
 

@@ -12,6 +12,10 @@ from translator.request.body_edits import reshapes
 
 from .model_memory import is_configured, memory
 
+MAX_REPAIRS: Final = 8
+"""Each repair changes another part of the request, or lowers a value further. A model that nothing
+is known of may refuse several fields, one after the other; all are remembered then."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
