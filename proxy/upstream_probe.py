@@ -59,6 +59,23 @@ QUESTIONS: Final[Sequence[Question]] = (
 )
 
 
+USUAL: Final = Question(
+    name="usual",
+    title="What a coding agent sends",
+    request={
+        "max_tokens": 1024,
+        "system": "You are a careful assistant.",
+        "metadata": {"user_id": "user_0_account__session_probe"},
+        "temperature": 1,
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "high"},
+        "tools": [TOOL],
+        "messages": [{"role": "user", "content": "Count from one to twenty in words."}],
+    },
+)
+"""For translated upstreams: with the fields that the gateway adds to the requests of agents, such
+as ``include``, an effort and a cache key. What is refused is left out, as for clients."""
+
 UNSIGNED_THINKING: Final = Question(
     name="unsigned_thinking",
     title="Thinking without a signature",
@@ -107,6 +124,10 @@ class Finding:
     """The SSE events that a client of the gateway would receive."""
     answer: str = ""
     """The text and the tool calls in the response."""
+    repairs: Sequence[str] = ()
+    """What was changed after refusals, with the upstream's words, as ``omit store (unknown)``."""
+    accepted: bytes = b""
+    """The whole body that the upstream accepted; empty if it accepted none."""
 
 
 def probe(upstream: Upstream, model: str) -> Sequence[Finding]:

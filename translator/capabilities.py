@@ -26,8 +26,8 @@ class Profile:
     efforts: tuple[Effort, ...] = ()
     """Reasoning efforts that the server accepts, ascending; empty if it has no effort parameter."""
     sampling_with_reasoning: bool = True
-    """Whether the server accepts temperature and top_p while the model reasons (OpenAI's reasoning
-    models do not)."""
+    """Whether temperature and top_p are sent while the model reasons. OpenAI's reasoning models
+    refuse them: the gateway then leaves them out and remembers it for the model."""
     parallel_tool_calls: bool = False
     """Whether the server accepts the ``parallel_tool_calls`` parameter."""
     json_schema: bool = True
@@ -184,7 +184,6 @@ PROFILES: Final[Mapping[str, Profile]] = {
         Profile(
             name="openai",
             efforts=("none", "minimal", "low", "medium", "high", "xhigh"),
-            sampling_with_reasoning=False,
             parallel_tool_calls=True,
             strict_schemas=True,
             safety_identifier=True,
@@ -207,8 +206,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
         ),
         Profile(
             name="azure",
-            efforts=("none", "minimal", "low", "medium", "high"),
-            sampling_with_reasoning=False,
+            efforts=("none", "minimal", "low", "medium", "high", "xhigh"),
             parallel_tool_calls=True,
             strict_schemas=True,
             prompt_cache_key=True,

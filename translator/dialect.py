@@ -148,15 +148,24 @@ class UpstreamRequest:
     """For each entry of the body's history: where in the client's request it came from."""
 
 
+class Lesson(NamedTuple):
+    """What an upstream's refusal shows about its model: an edit that its request bodies need."""
+
+    edit: str
+    """A name in ``body_edits.EDITS``."""
+    value: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """A changed body for one retry after an upstream's error response, and a note on the change."""
+    """A changed body for one retry after an upstream's error response, and notes on the changes."""
 
     body: dict[str, Any]
-    note: Note
-    capability: tuple[str, bool] | None = None
-    """The capability that the upstream's error shows, with its value, if it applies to later
-    requests as well."""
+    notes: tuple[Note, ...]
+    lessons: tuple[Lesson, ...] = ()
+    """What later requests to this model need as well, if the changed body is accepted."""
+    words: str = ""
+    """The upstream's code, path or words that the repair was read from, without the client's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

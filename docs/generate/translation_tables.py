@@ -19,7 +19,8 @@ from translator.openai_responses.request import request_body as responses_reques
 from translator.openai_responses.request import tools as responses_tools
 from translator.openai_responses.stream import event_table, hosted_tools
 from translator.openai_responses.stream.responses_stream import ResponsesStream
-from translator.request.retry_repairs import ANTHROPIC_FIXES, CHAT_FIXES, RESPONSES_FIXES
+from translator.request.body_edits import FIELDS
+from translator.request.retry_repairs import ANTHROPIC_RULES, OPENAI_RULES
 from translator.request.tool_support import CLIENT_TOOLS, REQUIRED_CAPABILITY, SERVER_TOOLS
 from translator.request.unsent_fields import DROPPED, HARMLESS
 from translator.upstream_errors import mapping
@@ -187,20 +188,22 @@ def errors() -> str:
 
 
 def repairs() -> str:
-    fixes = {"Responses": RESPONSES_FIXES, "Chat": CHAT_FIXES, "Anthropic": ANTHROPIC_FIXES}
+    rules = {"OpenAI": OPENAI_RULES, "Anthropic": ANTHROPIC_RULES}
     rows = [
-        [
-            name,
-            ", ".join(map(str, sorted(fix.statuses))),
-            code(fix.pattern.pattern),
-            code(fix.note.path),
-            fix.note.fate,
-            fix.note.reason,
-        ]
-        for name, table_ in fixes.items()
-        for fix in table_
+        [name, ", ".join(map(str, sorted(rule.statuses))), rule.title]
+        for name, table_ in rules.items()
+        for rule in table_
     ]
-    return table(["dialect", "status", "error text that matches", "field", "result", "note"], rows)
+    return table(["API", "status", "what is refused"], rows)
+
+
+def optional_fields() -> str:
+    """Return a row for each field that the gateway adds or chooses, with its capability."""
+    rows = [
+        [code(path), code(field.capability) if field.capability else "", field.fate]
+        for path, field in FIELDS.items()
+    ]
+    return table(["field", "capability", "result"], rows)
 
 
 def profiles() -> str:

@@ -16,7 +16,7 @@ from .live import stop_all, views
 from .people import invitation, overview, own_key_form
 from .search import views as search_views
 from .sessions import detail_view, list_view
-from .setup import admission_dry_run, retention_views, upstream_probe
+from .setup import admission_dry_run, retention_views, upstream_lessons, upstream_probe
 from .transcript.media import viewer_view
 
 
@@ -38,6 +38,11 @@ def admin_urls() -> tuple[list[Any], str, str]:
             "proxy/upstream/<int:upstream_id>/test/",
             upstream_probe.probe_view,
             "proxy_upstream_probe",
+        ),
+        _page(
+            "proxy/upstream/<int:upstream_id>/forget/",
+            upstream_lessons.forget_view,
+            "proxy_upstream_forget",
         ),
         _page(
             "proxy/apikey/<int:key_id>/rehearsal/",

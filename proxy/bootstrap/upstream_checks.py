@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import httpx
+import msgspec
 from django.core.exceptions import ValidationError
 from yarl import URL
 
@@ -16,7 +17,7 @@ from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.snapshot.endpoints import Endpoints, url_below, url_with_model
 from proxy.gateway.upstream.client import PROXY_REFUSAL
 from proxy.gateway.upstream.probe import send_questions
-from proxy.models import RouteTarget, Upstream
+from proxy.models import ModelLesson, RouteTarget, Upstream
 from proxy.models.setup.upstream_connection import (
     ResolvedConnection,
     TlsFiles,
@@ -24,9 +25,10 @@ from proxy.models.setup.upstream_connection import (
     tls_context,
 )
 from proxy.secrets import ConfigError
-from proxy.upstream_probe import QUESTIONS
+from proxy.upstream_probe import QUESTIONS, USUAL
 from translator.anthropic_upstream.clouds import CLOUDS
 from translator.capabilities import PROFILES, Profile, profile_with
+from translator.request.body_edits import OUTPUT_LIMITS
 
 from .finding import Finding
 from .model_checks import check_model
@@ -147,8 +149,15 @@ def _check_requests(
     elif stream and target is not None and is_cloud:
         yield _check_cloud_model(subject, upstream, target.model)
     elif stream and target is not None:
-        yield from _check_streaming(subject, upstream, profile, target.model, client)
+        accepted: dict[str, Any] = {}
+        if upstream.dialect != "anthropic":
+            found, accepted = _check_usual_request(subject, upstream, target.model)
+            yield found
+        yield from _check_streaming(
+            subject, upstream, profile, target.model, client, accepted=accepted
+        )
         yield from check_model(upstream, target.model, client)
+    yield from _describe_lessons(subject, upstream)
 
 
 class CredentialAuth(httpx.Auth):
@@ -203,6 +212,36 @@ CLOUD_HINTS: Final = {
 }
 
 
+def _check_usual_request(
+    subject: str, upstream: Upstream, model: str
+) -> tuple[Finding, dict[str, Any]]:
+    """Send what an agent's request becomes, and report what had to be changed.
+
+    Also return the body that the upstream accepted; {} if it accepted none.
+    """
+    [found] = send_questions(upstream, model, [USUAL])
+    accepted = msgspec.json.decode(found.accepted) if found.accepted else {}
+    if not accepted:
+        hint = "“Test” on the page of the upstream in the admin shows request and response."
+        text = f"{model} refuses an agent's request: {found.summary}"
+        return Finding(subject, ok=False, text=text, hint=hint), accepted
+    text = f"{model} accepts what the gateway sends for agents"
+    if found.repairs:
+        text = f"{model} accepts an agent's request after changes: {'; '.join(found.repairs)}"
+        hint = "The gateway learns it by itself; model_capabilities spares the first retries."
+        return Finding(subject, ok=None, text=text, hint=hint), accepted
+    return Finding(subject, ok=True, text=text), accepted
+
+
+def _describe_lessons(subject: str, upstream: Upstream) -> Iterator[Finding]:
+    """Report what requests have shown about the upstream's models, as the gateway remembers it."""
+    for lesson in ModelLesson.current().filter(upstream=upstream):
+        text = (
+            f"learnt of {lesson.model}: {lesson.change} ({lesson.words}), {lesson.since:%F %H:%M}"
+        )
+        yield Finding(subject, ok=None, text=text)
+
+
 def _check_reachable(
     subject: str, upstream: Upstream, client: httpx.Client, *, is_cloud: bool
 ) -> Iterator[Finding]:
@@ -228,11 +267,21 @@ def _check_reachable(
 
 
 def _check_streaming(
-    subject: str, upstream: Upstream, profile: Profile, model: str, client: httpx.Client
+    subject: str,
+    upstream: Upstream,
+    profile: Profile,
+    model: str,
+    client: httpx.Client,
+    *,
+    accepted: Mapping[str, Any],
 ) -> Iterator[Finding]:
-    """Request one short stream, to detect a proxy that buffers between upstream and gateway."""
-    body = {"model": model, "stream": True, **BODIES[upstream.dialect]}
-    body[_limit_field(upstream)] = STREAMED_TOKENS
+    """Request one short stream, to detect a proxy that buffers between upstream and gateway.
+
+    ``accepted``: a body that the upstream has accepted; without one, the request is a bare one.
+    """
+    body = dict(accepted) or {"model": model, "stream": True, **BODIES[upstream.dialect]}
+    limits = [name for name in OUTPUT_LIMITS if name in body] or [_limit_field(upstream)]
+    body[limits[0]] = STREAMED_TOKENS
     arrivals, events = [], 0
     dialect, version = DIALECTS[upstream.dialect], upstream.api_version
     endpoints = Endpoints.of(upstream.base_url, dialect, profile, None, version)

@@ -83,6 +83,7 @@ def _upstream(entry: schema.Upstream, rows: ConfigWriter, where: str) -> None:
         "api_version": entry.api_version,
         "profile": entry.profile or DEFAULT_PROFILES[entry.dialect],
         "capabilities": entry.capabilities,
+        "model_capabilities": entry.model_capabilities,
         "timeouts": msgspec.to_builtins(entry.timeouts),
         "extra_body": entry.extra_body,
         "when_client_leaves": entry.when_client_leaves,

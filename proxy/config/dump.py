@@ -66,6 +66,7 @@ def _upstream(upstream: Upstream) -> Table:
         "api_version": upstream.api_version,
         "profile": upstream.profile,
         "capabilities": upstream.capabilities,
+        "model_capabilities": upstream.model_capabilities or None,
         "timeouts": upstream.timeouts,
         "extra_body": upstream.extra_body,
         "when_client_leaves": None

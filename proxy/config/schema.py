@@ -48,6 +48,7 @@ class Upstream(Strict):
     api_version: str = ""  # of Azure OpenAI, if the base URL does not end with /openai/v1
     profile: str = ""  # if empty: "anthropic" for the dialect "anthropic", else "generic"
     capabilities: dict[str, Any] = {}
+    model_capabilities: dict[str, dict[str, Any]] = {}  # by model name or glob
     timeouts: Timeouts = field(default_factory=Timeouts)
     extra_body: dict[str, Any] = {}
     when_client_leaves: Literal["abort", "drain"] = "abort"

@@ -37,6 +37,7 @@ from .saved_view import SavedReport, SavedView
 from .search import SearchEntry, SearchOccurrence
 from .setup.budgets import Budget, BudgetNotice, Period
 from .setup.keys import ApiKey, Scope, Store, Team
+from .setup.lessons import ModelLesson
 from .setup.pauses import Pause
 from .setup.prices import Price
 from .setup.routes import Route, RouteTarget
@@ -69,6 +70,7 @@ __all__ = [
     "HashChainLink",
     "Identity",
     "LedgerHead",
+    "ModelLesson",
     "OnClientDisconnect",
     "Outcome",
     "Part",

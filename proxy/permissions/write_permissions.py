@@ -378,3 +378,8 @@ def may_purge(user: Any) -> bool:
 
 def may_probe(user: Any) -> bool:
     return bool(user.has_perm(f"proxy.{PROBE_UPSTREAMS}"))
+
+
+def may_forget_lessons(user: Any, upstream: Upstream) -> bool:
+    """Whether this user may reset what is remembered of the upstream's models."""
+    return has_write_permission(user, "change", Upstream, upstream)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from translator.dialect import Dialect
-from translator.request.retry_repairs import ANTHROPIC_FIXES, repair_by
+from translator.request.retry_repairs import ANTHROPIC_RULES, repair_by
 
 from .error_body import map_error
 from .request import build_request
@@ -15,5 +15,5 @@ DIALECT: Final = Dialect(
     build_request=build_request,
     stream=AnthropicStream,
     map_error=map_error,
-    repair=repair_by(ANTHROPIC_FIXES),
+    repair=repair_by(ANTHROPIC_RULES),
 )

@@ -6,7 +6,7 @@ from translator.dialect import Dialect
 from translator.openai_chat.request.request_body import build_request
 from translator.openai_chat.stream.chat_stream import ChatStream
 from translator.openai_chat.stream.error_body import map_error
-from translator.request.retry_repairs import CHAT_FIXES, repair_by
+from translator.request.retry_repairs import OPENAI_RULES, repair_by
 
 DIALECT: Final = Dialect(
     name="chat",
@@ -14,5 +14,5 @@ DIALECT: Final = Dialect(
     build_request=build_request,
     stream=ChatStream,
     map_error=map_error,
-    repair=repair_by(CHAT_FIXES),
+    repair=repair_by(OPENAI_RULES),
 )

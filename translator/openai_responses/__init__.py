@@ -4,7 +4,7 @@ from translator.dialect import Dialect
 from translator.openai_responses.request.request_body import build_request
 from translator.openai_responses.stream.error_body import map_error
 from translator.openai_responses.stream.responses_stream import ResponsesStream
-from translator.request.retry_repairs import RESPONSES_FIXES, repair_by
+from translator.request.retry_repairs import OPENAI_RULES, repair_by
 
 DIALECT = Dialect(
     name="responses",
@@ -12,7 +12,7 @@ DIALECT = Dialect(
     build_request=build_request,
     stream=ResponsesStream,
     map_error=map_error,
-    repair=repair_by(RESPONSES_FIXES),
+    repair=repair_by(OPENAI_RULES),
 )
 
 __all__ = ["DIALECT", "ResponsesStream", "build_request", "map_error"]

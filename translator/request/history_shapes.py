@@ -12,6 +12,7 @@ from typing import Any, Final
 Message = dict[str, Any]
 
 NO_IMAGE: Final = "[image omitted: this model takes no images]"
+OLD_IMAGE: Final = "[image omitted: this model takes fewer images]"
 IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
 
 
@@ -91,19 +92,49 @@ def move_system_text(messages: Sequence[Message]) -> list[Message]:
     return [*others[:first], user, *others[first + 1 :]]
 
 
-def without_images(value: Any) -> Any:
-    """Return messages or input items with a text in place of each image."""
+def hoist_system_text(messages: Sequence[Message]) -> list[Message]:
+    """Put the text of all system messages into the first message."""
+    system = [m for m in messages if m["role"] in ("system", "developer")]
+    others = [m for m in messages if m["role"] not in ("system", "developer")]
+    if not system or not others:
+        return [*messages]
+    content = join_texts([part for message in system for part in _parts(message)])
+    return [{**system[0], "content": content}, *others]
+
+
+def count_images(value: Any) -> int:
+    """Return the number of images in messages or input items."""
     if isinstance(value, list):
-        return [without_images(item) for item in value]
+        return sum(map(count_images, value))
     if not isinstance(value, dict):
-        return value
+        return 0
     if value.get("type") in IMAGE_PARTS:
-        kind = "text" if value["type"] == "image_url" else "input_text"
-        return {"type": kind, "text": NO_IMAGE}
-    return {
-        name: without_images(inner) if name in ("content", "output") else inner
-        for name, inner in value.items()
-    }
+        return 1
+    return count_images(value.get("content")) + count_images(value.get("output"))
+
+
+def without_images(value: Any, keep: int = 0, text: str = NO_IMAGE) -> Any:
+    """Return messages or input items with a text in place of each image but the last ``keep``."""
+    surplus = count_images(value) - keep
+
+    def replaced(part: Any) -> Any:
+        nonlocal surplus
+        if isinstance(part, list):
+            return [replaced(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        if part.get("type") in IMAGE_PARTS:
+            surplus -= 1
+            if surplus < 0:
+                return part
+            kind = "text" if part["type"] == "image_url" else "input_text"
+            return {"type": kind, "text": text}
+        return {
+            name: replaced(inner) if name in ("content", "output") else inner
+            for name, inner in part.items()
+        }
+
+    return replaced(value)
 
 
 def join_texts(parts: list[Any]) -> Any:

@@ -1,48 +1,47 @@
-"""Repair a body that the upstream rejected, if the error names one dispensable field.
+"""Repair a body that the upstream refused, if the refusal is about something dispensable.
 
-The gateway sends a repaired body a few times at most. Each upstream API has a table of repairs. A
-repair applies only if the upstream's error names the field, so that a real fault of the request is
-reported at once. Source: docs/mapping.md 2.4 and 5.2.
+There is one table for both OpenAI APIs and a short one for Anthropic's. A rule reads the refusal
+and names what the model does not take, as lessons; ``body_edits`` changes the body accordingly.
+Besides the named rules there is a general one: a field that the gateway added, or whose value it
+chose, is left out if the error names it, in whatever words. A real fault of the request names no
+such field and is reported at once. Source: docs/mapping.md 2.4 and 5.2, and the public reports of
+users of gateways whose sessions such errors ended.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from translator.dialect import Repair
+from translator.capabilities import EFFORTS
+from translator.dialect import Lesson, Repair
 from translator.notes import Note
-from translator.request.history_shapes import (
-    merge_turns,
-    move_system_text,
-    split_calls,
-    without_images,
-    write_calls_as_text,
-)
 from translator.stream.tool_arguments import compact_json
-from translator.upstream_errors.body_parser import read_error
 from translator.upstream_errors.mapping import NO_IMAGES
+from translator.upstream_errors.refusal import Refusal
 from translator.upstream_errors.token_limits import (
     OUTPUT_WORD,
     read_output_limit,
     read_token_limits,
 )
 
-Body = dict[str, Any]
-BodyRepair = Callable[[Body, str], Body | None]
-"""Takes a body and the upstream's error text; returns the changed body, or None if the body does
-not have the field."""
+from .body_edits import (
+    FIELDS,
+    OUTPUT_LIMITS,
+    Body,
+    apply_lesson,
+    effort_of,
+    forced_choice,
+    has_field,
+    schema_format,
+)
+from .history_shapes import count_images
 
 BAD_REQUEST: Final = frozenset({400, 422})
 REFUSAL_STATUSES: Final = frozenset({*BAD_REQUEST, 404, 413, 500})
 """Statuses with which servers reject a part of a request: llama.cpp and LiteLLM also send 500,
 MLX 404, and some servers send 413 if the output limit is too large."""
-UNSUPPORTED: Final = re.compile(
-    r"unsupported|(?:not|n't) support|unknown|unrecogni[sz]ed|unexpected"
-    r"|not permitted|extra_forbidden|extra inputs|must be verified|not allowed",
-    re.IGNORECASE,
-)
-OUTPUT_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
+
 MIN_OUTPUT_ROOM: Final = 1_024
 """Tokens. If the prompt leaves less of the context window, the request is not repaired: the client
 must shorten the prompt."""
@@ -51,102 +50,450 @@ BYTES_PER_TOKEN: Final = 3
 TOKENS_PER_DATA_URL: Final = 1_600
 SPARE_TOKENS: Final = 16
 """SGLang requires the total to be smaller than the window, not equal to it."""
-MIN_OUTPUT: Final = re.compile(r"(?:>= ?|greater than or equal to |at least )`?(\d{1,4})(?!\d)")
-DATA_URL: Final = re.compile(r'"data:[^"]*"')
+MIN_DESCRIPTION: Final = 64
+"""Characters. No server limits descriptions to less; a smaller number means something else."""
+MAX_FIELDS: Final = 8
+"""Fields that one repair leaves out; pydantic and serde report several at once."""
+
+
+def _words(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+UNSUPPORTED: Final = _words(
+    r"unsupported|(?:not|n't) (?:\w{1,12} )?(?:support|accept|allow|permit|recogni[sz]e)"
+    r"|unknown|unrecogni[sz]ed|unexpected|extra_forbidden|extra (?:inputs|fields)"
+    r"|must be verified|unavailable|not available|not (?:a )?valid|invalid (?:param|arg|field)"
+    r"|deprecated|no longer|incompatible|not compatible|not implemented"
+)
+UNSUPPORTED_CODES: Final = frozenset(
+    {"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden",
+     "unrecognized_request_argument", "unrecognized_parameter", "unknown_field",
+     "UnsupportedParameter", "UnsupportedParamsError", "unsupported_field"}
+)  # fmt: skip
+VALUE_CODES: Final = frozenset({"unsupported_value", "invalid_value", "invalid_enum_value"})
+ONLY_DEFAULT: Final = _words(
+    r"only .{0,24}\b(?:allowed|supported|accepted|valid)|only (?:be set|support|accept|allow)"
+    r"|may only|fixed (?:at|to)|must be (?:set to |equal to )?1(?![\d.])|cannot both"
+)
+"""Texts about sampling values that a model has fixed: OpenAI, Moonshot, Anthropic."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fix:
-    """One repair: a pattern of the upstream's error text, and a function to change the body."""
+class Rule:
+    """How to read one kind of refusal. ``title`` describes it for the table in the docs."""
 
-    pattern: re.Pattern[str]
-    apply: BodyRepair
-    note: Note
-    must_be_unsupported: bool = True  # whether the error text must also match UNSUPPORTED
+    title: str
+    read: Callable[[Refusal, Body], "Reading | None"]
     statuses: frozenset[int] = BAD_REQUEST
-    capability: tuple[str, bool] | None = None
-    """The capability to remember after the repaired request succeeded, with its value."""
 
 
-def repair_by(fixes: Sequence[Fix]) -> Callable[[Body, int, Any], Repair | None]:
-    """Return a ``repair`` function: it applies the first fix that matches error text and body."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a refusal says: lessons for later requests, or a change of this body alone."""
 
-    def repair(body: Body, status: int, refusal: Any) -> Repair | None:
+    words: str
+    """The words, or the code and the path, that it was read from, without words of the client."""
+    lessons: tuple[Lesson, ...] = ()
+    body: Body | None = None
+    note: Note | None = None
+
+
+def repair_by(rules: Sequence[Rule]) -> Callable[[Body, int, Any], Repair | None]:
+    """Return a ``repair`` function: it applies the first rule that changes the body."""
+
+    def repair(body: Body, status: int, error: Any) -> Repair | None:
         if status not in REFUSAL_STATUSES:
             return None
-        error = read_error(refusal)
-        text = f"{error.code} {error.param} {error.message}"
-        for fix in fixes:
-            if status not in fix.statuses or not fix.pattern.search(text):
-                continue
-            if fix.must_be_unsupported and not UNSUPPORTED.search(text):
-                continue
-            repaired = fix.apply(body, text)
-            if repaired is not None:
-                return Repair(body=repaired, note=fix.note, capability=fix.capability)
+        refusal = Refusal(body, status, error)
+        for rule in rules:
+            reading = rule.read(refusal, body) if status in rule.statuses else None
+            if reading is not None and (repaired := _apply(body, reading)) is not None:
+                return repaired
         return None
 
     return repair
 
 
-def _drop_fields(*names: str) -> BodyRepair:
-    def repair(body: Body, _: str) -> Body | None:
-        if not body.keys() & {*names}:
-            return None
-        return {name: value for name, value in body.items() if name not in names}
-
-    return repair
-
-
-def _rename_field(old: str, new: str) -> BodyRepair:
-    def repair(body: Body, _: str) -> Body | None:
-        if old not in body:
-            return None
-        return {new if name == old else name: value for name, value in body.items()}
-
-    return repair
-
-
-def _drop_reasoning_items(body: Body, _: str) -> Body | None:
-    items = body.get("input") or []
-    other_items = [item for item in items if item.get("type") != "reasoning"]
-    return {**body, "input": other_items} if len(other_items) < len(items) else None
-
-
-def _drop_summary(body: Body, _: str) -> Body | None:
-    reasoning = body.get("reasoning") or {}
-    if "summary" not in reasoning:
+def _apply(body: Body, reading: Reading) -> Repair | None:
+    if reading.body is not None and reading.note is not None:
+        return Repair(body=reading.body, notes=(reading.note,), words=reading.words)
+    notes, lessons = [], []
+    for lesson in reading.lessons:
+        if (applied := apply_lesson(body, lesson)) is not None:
+            body, note = applied
+            notes.append(note)
+            lessons.append(lesson)
+    if not lessons:
         return None
-    rest = {name: value for name, value in reasoning.items() if name != "summary"}
-    repaired = {**body, "reasoning": rest}
-    if not rest:
-        del repaired["reasoning"]
-    return repaired
+    return Repair(body=body, notes=tuple(notes), lessons=tuple(lessons), words=reading.words)
 
 
-def _drop_thinking(body: Body, _: str) -> Body | None:
-    """Drop the thinking blocks of earlier turns from a Messages API body."""
-    messages = []
-    for message in body.get("messages") or []:
-        content = message.get("content")
-        if isinstance(content, list) and message.get("role") == "assistant":
-            blocks = [b for b in content if b.get("type") not in ("thinking", "redacted_thinking")]
-            if len(blocks) < len(content):
-                message = {**message, "content": blocks}  # noqa: PLW2901 - replaced by a changed copy
-        if message.get("content") != []:
-            messages.append(message)
-    return {**body, "messages": messages} if messages != (body.get("messages") or []) else None
+def _lesson(
+    *patterns: re.Pattern[str], edit: str, value: str = ""
+) -> Callable[[Refusal, Body], Reading | None]:
+    """Return a reader: the lesson applies if the server's own words match all patterns."""
+
+    def read(refusal: Refusal, body: Body) -> Reading | None:
+        said = refusal.says(*patterns)
+        return Reading(said, (Lesson(edit, value),)) if said else None
+
+    return read
 
 
-def _clamp_output_limit(body: Body, refusal: str) -> Body | None:
-    """Lower the output limit to what the upstream's error text leaves room for."""
-    sent = {n: body[n] for n in OUTPUT_LIMITS & body.keys() if type(body[n]) is int}
+# Fields that the gateway adds or chooses
+
+
+def _optional_fields(refusal: Refusal, body: Body) -> Reading | None:
+    """Read which optional fields the refusal names: by path, else in its own words."""
+    is_unsupported = refusal.code in UNSUPPORTED_CODES or bool(refusal.says(UNSUPPORTED))
+    found = [
+        path
+        for name in refusal.paths
+        for path in _fields_named(name, body)
+        if is_unsupported or not FIELDS[path].wants_words or _is_fixed(path, refusal)
+    ]
+    words = _code_and_path(refusal)
+    if not found and not _has_foreign_path(refusal):
+        found, words = _fields_in_words(refusal, body, is_unsupported=is_unsupported)
+    lessons = [Lesson("omit", path) for path in dict.fromkeys(found)][:MAX_FIELDS]
+    return Reading(words, tuple(lessons)) if lessons else None
+
+
+def _code_and_path(refusal: Refusal) -> str:
+    return f"{refusal.code} {refusal.param or ' '.join(refusal.paths)}".strip()
+
+
+def _has_foreign_path(refusal: Refusal) -> bool:
+    """Return whether the error is about another, known part of the request."""
+    tops = {path.split(".")[0].removesuffix("[]") for path in refusal.paths}
+    return bool(tops & {"model", "max_tokens", "max_output_tokens", "max_completion_tokens"})
+
+
+def _fields_in_words(
+    refusal: Refusal, body: Body, *, is_unsupported: bool
+) -> tuple[list[str], str]:
+    named = [path for name in refusal.named for path in _fields_named(name, body)]
+    if is_unsupported and named:
+        return named, _said(refusal, named)
+    if not named:  # a name with an underscore or a dot is no English word: it needs no quotes
+        named = [
+            path
+            for path in FIELDS
+            if ("_" in path or "." in path or path == "temperature")
+            and "[]" not in path
+            and has_field(body, path)
+            and refusal.says(_words(rf"(?<![\w.]){re.escape(path)}(?![\w.])"))
+        ][:1]
+    fixed = [path for path in named if is_unsupported or _is_fixed(path, refusal)]
+    return fixed, _said(refusal, fixed)
+
+
+def _said(refusal: Refusal, paths: Iterable[str]) -> str:
+    said = refusal.says(UNSUPPORTED) or refusal.says(ONLY_DEFAULT) or refusal.code
+    return f"{said}: {', '.join(dict.fromkeys(paths))}"
+
+
+def _is_fixed(path: str, refusal: Refusal) -> bool:
+    sampling = path in ("temperature", "top_p", "top_k")
+    return sampling and bool(refusal.says(ONLY_DEFAULT))
+
+
+def _fields_named(name: str, body: Body) -> list[str]:
+    """Return the optional fields of the body that a server's path or name stands for.
+
+    Pydantic puts the names of its types between the parts of a path, so the first and the last part
+    decide; a name alone stands for the field at every place.
+    """
+    if name in FIELDS:
+        return [name] if has_field(body, name) else []
+    parts = name.replace("[]", "").split(".")
+    found = []
+    for path in FIELDS:
+        own = path.replace("[]", "").split(".")
+        same = own[-1] == parts[-1] and (len(parts) == 1 or own[0] == parts[0])
+        if same and (len(parts) > 1 or len(own) > 1) and has_field(body, path):
+            found.append(path)
+    return found
+
+
+ENCRYPTED: Final = _words(r"encrypted[_ ](?:reasoning|content)")
+
+
+def _encrypted_reasoning(refusal: Refusal, body: Body) -> Reading | None:
+    if "reasoning.encrypted_content" not in (body.get("include") or ()):
+        return None
+    if any(item.get("type") == "reasoning" for item in body.get("input") or ()):
+        return None if "include" not in refusal.paths else _no_encrypted(refusal, "include")
+    said = refusal.says(ENCRYPTED, UNSUPPORTED)
+    return _no_encrypted(refusal, said) if said else None
+
+
+def _no_encrypted(refusal: Refusal, words: str) -> Reading | None:
+    if not refusal.says(ENCRYPTED) and words == "include":
+        return None
+    return Reading(words, (Lesson("exclude", "reasoning.encrypted_content"),))
+
+
+# Efforts
+
+EFFORT_PATHS: Final = frozenset(
+    {"reasoning", "reasoning.effort", "reasoning_effort", "output_config.effort", "effort"}
+)
+EFFORT_WORDS: Final = _words(
+    r"reasoning[._ ]?effort|\breasoning level|\bthinking[ _]level|\beffort\b"
+)
+NAMED_VALUES: Final = _words(
+    r"(?:supported|valid) (?:values|efforts|levels|options)|support(?:s|ed)(?: only)?:|allowed"
+    r"|accept(?:s|ed)\b|must be|should be|one of|expected|choose|available|only supports"
+)
+EFFORT_NAME: Final = re.compile(r"(?<![\w-])(none|minimal|low|medium|high|xhigh|max)(?![\w-])")
+
+
+def _effort(refusal: Refusal, body: Body) -> Reading | None:
+    """Read a refused effort: to the values that the error names, else lower, else without."""
+    sent = effort_of(body)
     if not sent:
         return None
-    limit = read_output_limit(refusal)
-    room = limit or _room_for_output(body, max(sent.values()), refusal)
+    is_structured = bool(EFFORT_PATHS & {*refusal.paths})
+    # Only efforts are read from the raw text, and only if the server says what it is about.
+    named = _named_efforts(refusal.raw if is_structured else refusal.words, sent)
+    said = (
+        f"{refusal.code} {refusal.param}".strip() if is_structured else refusal.says(EFFORT_WORDS)
+    )
+    if not said and len(named) > 1 and re.search(rf"['\"`]{sent}['\"`]", refusal.words):
+        said = refusal.says(UNSUPPORTED, NAMED_VALUES)  # no other field has such values
+    if not said:
+        return None
+    lessons: tuple[Lesson, ...] = ()
+    if named:
+        lessons = (Lesson("effort", " ".join(named)),)
+    elif refusal.code in VALUE_CODES or _is_about_value(refusal, sent):
+        lessons = (Lesson("effort", f"!{sent}"),)
+    elif "reasoning" in refusal.paths:
+        lessons = (Lesson("omit", "reasoning"),)
+    elif is_structured or refusal.says(UNSUPPORTED):
+        lessons = (Lesson("omit", "reasoning_effort"), Lesson("omit", "reasoning.effort"))
+    return Reading(said, lessons) if lessons else None
+
+
+def _is_about_value(refusal: Refusal, sent: str) -> bool:
+    value = _words(
+        rf"['\"`=]{sent}['\"`]?|(?:value|effort|level):? {sent}\b|\b{sent} (?:effort|is not)"
+    )
+    return bool(value.search(refusal.raw)) and bool(
+        refusal.says(_words(r"value|variant|literal|enum|invalid|not support|unsupported"))
+    )
+
+
+def _named_efforts(text: str, sent: str) -> list[str]:
+    start = NAMED_VALUES.search(text)
+    if start is None:
+        return []
+    named = {*EFFORT_NAME.findall(text[start.start() :])} - {sent}
+    return [name for name in EFFORTS if name in named]
+
+
+# Limits
+
+LIMIT: Final = _words(
+    r"(?:at most|max(?:imum)?|up to|limit|no more than|more than|exceeds?|less than or equal to|<=)"
+    r"[^\d]{0,48}?(\d{1,6})(?!\d|\.\d)"
+)
+TOOL_WORDS: Final = _words(r"\b(?:tools?|functions?|function declarations?)\b")
+IMAGE_WORDS: Final = _words(r"\b(?:images?|image_url|input_image)\b")
+MANY: Final = _words(
+    r"too many|too long|at most|max(?:imum)?|up to|limit|exceed|more than|no more|<="
+)
+
+
+def _limit_in(refusal: Refusal, below: int, least: int = 1) -> int:
+    """Return the limit that the refusal names, if it is smaller than what was sent."""
+    limits = (int(match_[1]) for match_ in LIMIT.finditer(refusal.words))
+    return next((limit for limit in limits if least <= limit < below), 0)
+
+
+def _too_many_tools(refusal: Refusal, body: Body) -> Reading | None:
+    count = len(body.get("tools") or ())
+    is_named = "tools" in refusal.paths
+    if count < 2 or not (is_named or refusal.says(TOOL_WORDS, MANY)):
+        return None
+    if not is_named and any(path not in ("tools", "tools[]") for path in refusal.paths):
+        return None
+    limit = _limit_in(refusal, count)
+    return Reading(f"tools: {limit}", (Lesson("max_tools", str(limit)),)) if limit else None
+
+
+def _too_many_images(refusal: Refusal, body: Body) -> Reading | None:
+    count = count_images(body.get("messages")) + count_images(body.get("input"))
+    said = refusal.says(IMAGE_WORDS, MANY) if count > 1 else ""
+    if not said or refusal.says(_words(r"\b(?:pixels?|bytes|[mk]i?b|dimensions?|width|height)\b")):
+        return None
+    limit = _limit_in(refusal, count)
+    return Reading(f"{said}: {limit}", (Lesson("max_images", str(limit)),)) if limit else None
+
+
+DESCRIPTION_PATH: Final = re.compile(r"tools?\b.{0,200}\bdescription['\"`]?\Z")
+DESCRIPTION_WORDS: Final = _words(r"\bdescriptions?\b")
+
+
+def _long_description(refusal: Refusal, body: Body) -> Reading | None:
+    longest = max(_description_lengths(body.get("tools")), default=0)
+    if longest <= MIN_DESCRIPTION:
+        return None
+    is_named = DESCRIPTION_PATH.search(refusal.param) is not None
+    if not is_named and not refusal.says(DESCRIPTION_WORDS, MANY):
+        return None
+    limit = _limit_in(refusal, longest, MIN_DESCRIPTION)
+    if not limit:
+        return None
+    return Reading(f"description: {limit}", (Lesson("max_description", str(limit)),))
+
+
+def _description_lengths(value: Any) -> Iterable[int]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _description_lengths(item)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if name == "description" and isinstance(inner, str):
+                yield len(inner)
+            else:
+                yield from _description_lengths(inner)
+
+
+# Reasoning of earlier turns
+
+BAD_REASONING: Final = _words(
+    r"encrypted[_ ]content|required (?:following|['\"`]?reasoning['\"`]?) item"
+    r"|item with id.{0,100} (?:not found|does not exist)"
+    r"|(?:\brs_\w+|reasoning (?:item|content|block)s?)"
+    r".{0,80}(?:not found|invalid|expired|could not|mismatch|refused)"
+    r"|(?:invalid|unknown|expired|unsupported) (?:type of )?reasoning(?: item| content| block)"
+)
+BAD_REASONING_CODES: Final = frozenset(
+    {"invalid_encrypted_content", "item_not_found", "thinking_signature_invalid",
+     "invalid_reasoning_item", "encrypted_content_invalid"}
+)  # fmt: skip
+
+
+def _refused_reasoning(refusal: Refusal, body: Body) -> Reading | None:
+    """Strip all reasoning of earlier turns from this body; it is not remembered.
+
+    The items belong to one session: another session's own may be accepted.
+    """
+    items = body.get("input")
+    if not isinstance(items, list):
+        return None
+    said = refusal.code if refusal.code in BAD_REASONING_CODES else refusal.says(BAD_REASONING)
+    is_named = any(path.startswith("input[]") and "encrypted" in path for path in refusal.paths)
+    if not (said or is_named):
+        return None
+    words, note = (
+        said or refusal.param,
+        Note("messages", "dropped", "the upstream refused its own reasoning: sent without it"),
+    )
+    rest = [
+        {name: value for name, value in item.items() if name != "id"}
+        for item in items
+        if item.get("type") != "reasoning"
+    ]
+    if rest and rest != items:
+        return Reading(words, body={**body, "input": rest}, note=note)
+    # The server speaks of reasoning that this body does not have: no more of it is requested.
+    asked = apply_lesson(body, Lesson("exclude", "reasoning.encrypted_content"))
+    return Reading(words, body=asked[0], note=asked[1]) if asked is not None else None
+
+
+# Structured outputs, tool choice, roles
+
+SCHEMA_WORDS: Final = _words(
+    r"response_format|json_schema|json schema|structured[ _]outputs?|text\.format|guided[_ ]"
+    r"|json mode|output format"
+)
+SCHEMA_PATHS: Final = ("response_format", "text.format", "text")
+BAD_SCHEMA: Final = _words(r"invalid schema|schema is invalid|in context=|additionalProperties")
+
+
+def _json_schema(refusal: Refusal, body: Body) -> Reading | None:
+    """Read that the server knows no schema, as opposed to a fault in the client's schema."""
+    form = body.get("response_format") or (body.get("text") or {}).get("format")
+    if not form or refusal.code == "invalid_json_schema" or BAD_SCHEMA.search(refusal.raw):
+        return None
+    path = next((p for p in refusal.paths if p in SCHEMA_PATHS or p.endswith("format.type")), "")
+    said = refusal.says(SCHEMA_WORDS)
+    if not (path or said) or any(p.endswith(".strict") for p in refusal.paths):
+        return None
+    is_refused = refusal.code in UNSUPPORTED_CODES | VALUE_CODES or refusal.says(UNSUPPORTED)
+    wants_other = refusal.says(_words(r"must be|expected|should be|one of|supported values"))
+    if not (is_refused or wants_other):
+        return None
+    value = "" if schema_format(body) is not None else "text"
+    return Reading(said or path, (Lesson("schema_as_prompt", value),))
+
+
+CHOICE_WORDS: Final = _words(
+    r"tool[_ ]choice|forced? (?:tool|function)|forces tool|tool use is forced|required tool"
+)
+CHOICE_REFUSED: Final = _words(
+    UNSUPPORTED.pattern + r"|only .{0,20}auto|may not|cannot|can't|must be|should be|thinking"
+)
+
+
+def _forced_choice(refusal: Refusal, body: Body) -> Reading | None:
+    if not forced_choice(body):
+        return None
+    is_named = any(path.split(".")[0] == "tool_choice" for path in refusal.paths)
+    said = refusal.says(CHOICE_WORDS, CHOICE_REFUSED)
+    if not (said or is_named) or refusal.says(_words(r"not found in|not in (?:the )?['\"`]?tools")):
+        return None
+    return Reading(said or "tool_choice", (Lesson("free_tool_choice"),))
+
+
+ROLE_WORDS: Final = _words(
+    r"developer|unexpected (?:message )?role|(?:invalid|unknown|unsupported) (?:message )?role"
+    r"|role (?:must|should) be|roles? (?:are|is) (?:not )?(?:supported|allowed)"
+)
+ROLE_PATH: Final = re.compile(r"(?:messages|input)\[\](?:\..{0,80})?\brole\Z")
+
+
+def _developer_role(refusal: Refusal, body: Body) -> Reading | None:
+    entries = [*(body.get("messages") or ()), *(body.get("input") or ())]
+    if not any(entry.get("role") == "developer" for entry in entries):
+        return None
+    is_named = any(ROLE_PATH.match(path) for path in refusal.paths)
+    said = refusal.says(ROLE_WORDS)
+    if not is_named and not (said and "role" in refusal.words.lower() + "".join(refusal.paths)):
+        variants = _words(
+            r"(?:variant|value|one of|unsupported).{0,20}developer|developer.{0,20}(?:not|one of)"
+        )
+        if not (said := refusal.says(variants)):
+            return None
+    return Reading(said or refusal.param or "role", (Lesson("system_for_developer"),))
+
+
+# The length of the response
+
+
+def _output_limit(refusal: Refusal, body: Body) -> Reading | None:
+    """Lower the output limit to what the upstream's error leaves room for."""
+    sent = {n: body[n] for n in OUTPUT_LIMITS if type(body.get(n)) is int}
+    said = refusal.says(OUTPUT_LIMIT_WORDS)
+    if not sent or not said:
+        return None
+    if limit := read_output_limit(refusal.words):
+        return Reading(said, (Lesson("max_output", str(limit)),))
+    room = _room_for_output(body, max(sent.values()), refusal.words)
     too_large = [name for name, tokens in sent.items() if tokens > room]
-    return body | dict.fromkeys(too_large, room) if room and too_large else None
+    if not room or not too_large:
+        return None
+    note = Note("max_tokens", "clamped", "more than the model's output limit: sent with that limit")
+    return Reading(said, body=body | dict.fromkeys(too_large, room), note=note)
+
+
+OUTPUT_LIMIT_WORDS: Final = _words(
+    r"\bmax_?(?:\w{0,12}tokens|outputtokens)|maximum tokens|output|completion|window"
+)
 
 
 def _room_for_output(body: Body, sent: int, refusal: str) -> int:
@@ -168,209 +515,166 @@ def _room_for_output(body: Body, sent: int, refusal: str) -> int:
     return next((room for room in rooms if MIN_OUTPUT_ROOM <= room <= largest), 0)
 
 
+DATA_URL: Final = re.compile(r'"data:[^"]*"')
+
+
 def _estimated_prompt(body: Body) -> int:
     text, urls = DATA_URL.subn('""', compact_json(body))
     return len(text.encode(errors="replace")) // BYTES_PER_TOKEN + urls * TOKENS_PER_DATA_URL
 
 
-def _raise_output_limit(body: Body, refusal: str) -> Body | None:
-    """Raise the output limit to the minimum in the upstream's error text."""
-    match_ = MIN_OUTPUT.search(refusal)
-    sent = body.get("max_output_tokens")
-    if match_ is None or type(sent) is not int or sent >= int(match_[1]):
+MIN_OUTPUT: Final = re.compile(r"(?:>= ?|greater than or equal to |at least )`?(\d{1,4})(?!\d)")
+
+
+def _smallest_output(refusal: Refusal, body: Body) -> Reading | None:
+    """Raise the output limit to the minimum that the error names."""
+    said = refusal.says(_words("max_output_tokens"), MIN_OUTPUT)
+    least = MIN_OUTPUT.search(refusal.words) if said else None
+    return Reading(said, (Lesson("min_output", least[1]),)) if least else None
+
+
+def _output_limit_field(refusal: Refusal, body: Body) -> Reading | None:
+    """Rename the output limit. An error may recommend the other name, so the first one counts."""
+    said = refusal.says(_words(r"\bmax_(?:completion_)?tokens\b"), UNSUPPORTED)
+    if not said:
         return None
-    return {**body, "max_output_tokens": int(match_[1])}
+    refused = said.split(" … ")[0]
+    other = "max_completion_tokens" if refused == "max_tokens" else "max_tokens"
+    return Reading(said, (Lesson("output_limit_field", other),)) if refused in body else None
 
 
-def _reshape(shape: Callable[[Any], Any], *names: str) -> BodyRepair:
-    """Return a repair that changes the history by one of the functions of ``history_shapes``."""
-
-    def repair(body: Body, _: str) -> Body | None:
-        repaired = {name: shape(body[name]) for name in names if body.get(name)}
-        changed = body | repaired
-        return changed if changed != body else None
-
-    return repair
+# Thinking of Anthropic's API
 
 
-def _disable_reasoning(body: Body, _: str) -> Body | None:
-    """Set the effort to "none"; models that reason by default also reject a missing effort."""
-    if body.get("reasoning_effort") == "none" or not body.get("tools"):
+def _bad_signature(refusal: Refusal, body: Body) -> Reading | None:
+    """Drop the thinking blocks of earlier turns from a Messages API body."""
+    said = refusal.says(_words(r"invalid `?signature`? in `?thinking`?"))
+    if not said:
         return None
-    return {**body, "reasoning_effort": "none"}
-
-
-def _fill_reasoning(body: Body, _: str) -> Body | None:
-    """Add " " as reasoning to assistant messages without it: for Moonshot, "" counts as missing."""
-    messages = body.get("messages") or []
-    repaired = [
-        {**message, "reasoning_content": " "}
-        if message.get("role") == "assistant" and not message.get("reasoning_content")
-        else message
-        for message in messages
-    ]
-    return {**body, "messages": repaired} if repaired != messages else None
-
-
-def _unsupported_field(name: str, repair: BodyRepair, note: Note) -> Fix:
-    return Fix(re.compile(rf"\b{name}\b"), repair, note)
-
-
-def _named_first(name: str, other: str) -> re.Pattern[str]:
-    return re.compile(rf"\A(?:(?!\b{other}\b).)*\b{name}\b", re.DOTALL)
-
-
-_SAMPLING: Final = tuple(
-    _unsupported_field(
-        name, _drop_fields(name), Note(name, "dropped", "the upstream refused it: sent without it")
+    messages = []
+    for message in body.get("messages") or []:
+        content = message.get("content")
+        if isinstance(content, list) and message.get("role") == "assistant":
+            blocks = [b for b in content if b.get("type") not in ("thinking", "redacted_thinking")]
+            if len(blocks) < len(content):
+                message = {**message, "content": blocks}  # noqa: PLW2901 - replaced by a changed copy
+        if message.get("content") != []:
+            messages.append(message)
+    if messages == (body.get("messages") or []):
+        return None
+    note = Note(
+        "messages", "dropped", "the upstream refused a thinking block: sent without thinking"
     )
-    for name in ("temperature", "top_p", "top_k")
-)
-_STREAM_OPTIONS: Final = _unsupported_field(
-    "stream_options",
-    _drop_fields("stream_options"),
-    Note("stream", "ignored", "the upstream refused stream_options: sent without them"),
-)
-_OUTPUT_LIMIT: Final = Fix(
-    re.compile(
-        r"\bmax_?(?:\w{0,12}tokens|outputtokens)|maximum tokens|output|completion|window",
-        re.IGNORECASE,
-    ),
-    _clamp_output_limit,
-    Note("max_tokens", "clamped", "more than the model's output limit: sent with that limit"),
-    must_be_unsupported=False,
-    statuses=frozenset({*BAD_REQUEST, 413, 500}),
-)
-_MAX_TOKENS: Final = Note("max_tokens", "renamed", "the upstream accepts it under its other name")
-
-_IMAGES: Final = Fix(
-    NO_IMAGES,
-    _reshape(without_images, "messages", "input"),
-    Note("messages", "dropped", "the model does not accept images: sent without them"),
-    must_be_unsupported=False,
-    statuses=REFUSAL_STATUSES,
-    capability=("images", False),
-)
+    return Reading(said, body={**body, "messages": messages}, note=note)
 
 
-def _template_fix(
-    pattern: str, shape: Callable[[Any], Any], capability: tuple[str, bool], reason: str
-) -> Fix:
-    return Fix(
-        re.compile(pattern, re.IGNORECASE),
-        _reshape(shape, "messages"),
-        Note("messages", "emulated", reason),
-        must_be_unsupported=False,
-        statuses=frozenset({*BAD_REQUEST, 500}),
-        capability=capability,
-    )
+def _missing_thinking(refusal: Refusal, body: Body) -> Reading | None:
+    said = refusal.says(_words(r"expected `?(?:redacted_)?thinking`?"))
+    if not said or "thinking" not in body:
+        return None
+    reason = "the upstream requires thinking that is missing: sent without the field"
+    rest = {name: value for name, value in body.items() if name != "thinking"}
+    return Reading(said, body=rest, note=Note("thinking", "dropped", reason))
 
 
-_TEMPLATES: Final = (
-    _template_fix(
-        r"system role (?:is )?not supported|does not support (?:the )?system",
-        move_system_text,
-        ("system_role", False),
-        "the chat template has no system role: sent as user text",
-    ),
-    _template_fix(
-        r"single tool[- ]calls? at once|only supports? (?:a )?single tool",
-        split_calls,
-        ("single_calls", True),
-        "the chat template takes one call in a message: sent one after the other",
-    ),
-    _template_fix(
-        r"roles must alternate|unexpected role|alternating roles",
-        merge_turns,
-        ("merge_users", True),
-        "the chat template requires alternating roles: messages were merged",
-    ),
-    _template_fix(  # only if merging changes nothing more
-        r"roles must alternate|tool role|role ['\"]?tool|only user(?:,| and) assistant",
-        write_calls_as_text,
-        ("tool_messages", False),
-        "the chat template has no tool messages: calls and results are sent as text",
-    ),
+_TEMPLATE_STATUSES: Final = frozenset({*BAD_REQUEST, 500})
+ALTERNATE: Final = _words(
+    r"roles (?:must|should|need to) (?:be )?alternat\w*|alternating roles|unexpected role"
+    r"|alternate (?:between )?user|consecutive (?:\w{1,12} ){0,2}(?:messages|roles)"
+)
+SYSTEM_FIRST: Final = _words(
+    r"system (?:message|prompt|role)s?.{0,40}(?:beginning|start\b|first)"
+    r"|(?:first|leading) message.{0,40}system|system.{0,30}(?:only|must) .{0,20}(?:first|index 0)"
+    r"|unexpected role '?system|only one system message|multiple system messages"
 )
 
-RESPONSES_FIXES: Final = (
-    _IMAGES,
-    Fix(
-        re.compile(r"encrypted_content"),
-        _drop_reasoning_items,
-        Note("messages", "dropped", "the upstream refused its own reasoning: sent without it"),
-        must_be_unsupported=False,
+OPENAI_RULES: Final = (
+    Rule(
+        "images for a model without vision",
+        _lesson(NO_IMAGES, edit="images_as_text"),
+        REFUSAL_STATUSES,
     ),
-    Fix(
-        re.compile(r"reasoning\.summary|reasoning summar"),
-        _drop_summary,
-        Note("thinking", "dropped", "the upstream refused a summary of its reasoning"),
-    ),
-    *_SAMPLING,
-    _STREAM_OPTIONS,
-    Fix(
-        re.compile(r"max_output_tokens"),
-        _raise_output_limit,
-        Note("max_tokens", "clamped", "less than the upstream's minimum: sent with that minimum"),
-        must_be_unsupported=False,
-    ),
-    _OUTPUT_LIMIT,
-)
-CHAT_FIXES: Final = (
-    _IMAGES,
-    *_TEMPLATES,
-    Fix(  # DeepSeek and Moonshot, if another model produced the start of the history
-        re.compile(
-            r"(?:missing|must (?:be|include|contain)).{0,40}reasoning_content"
-            r"|reasoning_content.{0,40}(?:missing|must be)",
-            re.IGNORECASE,
+    Rule("more images than the server takes", _too_many_images, frozenset({*REFUSAL_STATUSES})),
+    Rule("the role `developer`", _developer_role, _TEMPLATE_STATUSES),
+    Rule(
+        "a system message for a chat template without that role",
+        _lesson(
+            _words(r"system role (?:is )?not supported|(?:not|n't) support (?:the |a )?system"),
+            edit="no_system_role",
         ),
-        _fill_reasoning,
-        Note(
-            "messages",
-            "emulated",
-            "the upstream requires reasoning in each assistant message: sent a space",
-        ),
-        must_be_unsupported=False,
+        _TEMPLATE_STATUSES,
     ),
-    Fix(  # gpt-5.4 and later reason with tools only in the Responses API
-        re.compile(r"tools with reasoning_effort", re.IGNORECASE),
-        _disable_reasoning,
-        Note(
-            "thinking", "dropped", "the upstream does not reason with tools: sent without reasoning"
+    Rule(
+        "a system message between other messages",
+        _lesson(SYSTEM_FIRST, edit="system_first"),
+        _TEMPLATE_STATUSES,
+    ),
+    Rule(
+        "several calls in one message, for chat templates",
+        _lesson(
+            _words(r"single tool[- ]calls? at once|only supports? (?:a )?single tool"),
+            edit="single_calls",
+        ),
+        _TEMPLATE_STATUSES,
+    ),
+    Rule(
+        "roles that do not alternate, for chat templates",
+        _lesson(ALTERNATE, edit="merge_turns"),
+        _TEMPLATE_STATUSES,
+    ),
+    Rule(
+        "roles that do not alternate because of a system message",
+        _lesson(ALTERNATE, edit="system_first"),
+        _TEMPLATE_STATUSES,
+    ),
+    Rule(
+        "tool messages for a chat template without them",
+        _lesson(
+            _words(ALTERNATE.pattern + r"|tool role|role ['\"]?tool|only user(?:,| and) assistant"),
+            edit="calls_as_text",
+        ),
+        _TEMPLATE_STATUSES,
+    ),
+    Rule(
+        "a history without reasoning, which DeepSeek and Moonshot require",
+        _lesson(
+            _words(
+                r"(?:missing|must (?:be|include|contain)).{0,40}reasoning_content"
+                r"|reasoning_content.{0,40}(?:missing|must be)"
+            ),
+            edit="fill_reasoning",
         ),
     ),
-    *_SAMPLING,
-    _STREAM_OPTIONS,
-    _OUTPUT_LIMIT,
-    # An error text may recommend the other field, so the first field that it names is the rejected
-    # one.
-    Fix(
-        _named_first("max_tokens", "max_completion_tokens"),
-        _rename_field("max_tokens", "max_completion_tokens"),
-        _MAX_TOKENS,
-    ),
-    Fix(
-        _named_first("max_completion_tokens", "max_tokens"),
-        _rename_field("max_completion_tokens", "max_tokens"),
-        _MAX_TOKENS,
-    ),
-)
-ANTHROPIC_FIXES: Final = (
-    Fix(
-        re.compile(r"[Ii]nvalid `?signature`? in `?thinking`?"),
-        _drop_thinking,
-        Note("messages", "dropped", "the upstream refused a thinking block: sent without thinking"),
-        must_be_unsupported=False,
-    ),
-    Fix(
-        re.compile(r"Expected `?(?:redacted_)?thinking`?"),
-        _drop_fields("thinking"),
-        Note(
-            "thinking",
-            "dropped",
-            "the upstream requires thinking that is missing: sent without the field",
+    Rule(
+        "reasoning with tools (gpt-5.4 and later, Chat Completions)",
+        _lesson(
+            _words(r"tools with reasoning_effort"), UNSUPPORTED, edit="no_reasoning_with_tools"
         ),
-        must_be_unsupported=False,
     ),
+    Rule("encrypted reasoning", _encrypted_reasoning),
+    Rule("reasoning of earlier turns", _refused_reasoning, frozenset({*BAD_REQUEST, 404})),
+    Rule(
+        "summaries of reasoning",
+        _lesson(
+            _words(r"reasoning summar(?:y|ies)"),
+            UNSUPPORTED,
+            edit="omit",
+            value="reasoning.summary",
+        ),
+    ),
+    Rule("a reasoning effort", _effort, _TEMPLATE_STATUSES),
+    Rule("a forced tool choice", _forced_choice, _TEMPLATE_STATUSES),
+    Rule("a JSON schema for the answer", _json_schema, _TEMPLATE_STATUSES),
+    Rule("more tools than the server takes", _too_many_tools),
+    Rule("a description that is too long", _long_description),
+    Rule("an output limit below the minimum", _smallest_output),
+    Rule("an output limit that is too large", _output_limit, frozenset({*BAD_REQUEST, 413, 500})),
+    Rule("the name of the output limit", _output_limit_field),
+    Rule("any other field that the gateway adds or chooses", _optional_fields),
+)
+"""The repairs of both OpenAI APIs, in the order in which they are tried."""
+
+ANTHROPIC_RULES: Final = (
+    Rule("a thinking block of an earlier turn", _bad_signature),
+    Rule("thinking without the blocks of earlier turns", _missing_thinking),
 )

@@ -2,13 +2,12 @@
 
 from .body_parser import ErrorFields, read_error, vendor_error
 from .mapping import http_status_message, map_error, status_of_error
-from .paths import anthropic_path, kept_origins, map_error_paths, renumbered
+from .paths import anthropic_path, map_error_paths, renumbered
 
 __all__ = [
     "ErrorFields",
     "anthropic_path",
     "http_status_message",
-    "kept_origins",
     "map_error",
     "map_error_paths",
     "read_error",

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from translator.dialect import Origin, UpstreamError
 
@@ -98,12 +98,6 @@ def renumbered(origins: Sequence[Origin], numbers: Sequence[int]) -> tuple[Origi
         Origin(renumber(one.path), *(tuple(map(renumber, paths)) for paths in one[1:]))
         for one in origins
     )
-
-
-def kept_origins(origins: Sequence[Origin], body: dict[str, Any]) -> tuple[Origin, ...]:
-    """Return the origins for a repaired body; none if its history has other entries than before."""
-    history = body.get("input") or body.get("messages") or ()
-    return tuple(origins) if len(history) == len(origins) else ()
 
 
 def _translate(origin: Origin, fields: list[str]) -> str:

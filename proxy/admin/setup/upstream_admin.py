@@ -7,8 +7,8 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 
 from proxy.admin.core.model_admin import ManagedAdmin
-from proxy.models import Upstream
-from proxy.permissions.write_permissions import may_probe
+from proxy.models import ModelLesson, Upstream
+from proxy.permissions.write_permissions import may_forget_lessons, may_probe
 
 from .upstream_form import UpstreamForm, describe_credential, secret_location
 
@@ -54,7 +54,10 @@ class UpstreamAdmin(ManagedAdmin):
                 )
             },
         ),
-        ("Differences from the profile", {"fields": ("capabilities",), "classes": ("collapse",)}),
+        (
+            "Differences from the profile",
+            {"fields": ("capabilities", "model_capabilities"), "classes": ("collapse",)},
+        ),
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -70,6 +73,22 @@ class UpstreamAdmin(ManagedAdmin):
         form = super().get_form(request, obj, change=change, **kwargs)
         form.session = getattr(request, "session", None)
         return form
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        """Show below the form what refusals have shown about the models of the upstream."""
+        upstream = self.get_object(request, object_id)
+        context = {
+            **(extra_context or {}),
+            "lessons": [] if upstream is None else ModelLesson.current().filter(upstream=upstream),
+            "may_forget": upstream is not None and may_forget_lessons(request.user, upstream),
+        }
+        return super().change_view(request, object_id, form_url, context)
 
     def response_post_save_add(self, request: HttpRequest, obj: Upstream) -> HttpResponseRedirect:
         """Continue with the test of the new upstream, instead of the list."""

@@ -19,6 +19,7 @@ from .form_fields.upstream_fields import (
     UNCHANGED,
     AssignmentsField,
     CapabilitiesField,
+    ModelCapabilitiesField,
     SecretPlaceField,
     TimeoutsField,
 )
@@ -90,6 +91,11 @@ class UpstreamForm(UpstreamModelForm):
     )
     capabilities = CapabilitiesField(
         required=False, help_text="Only where this server differs from its profile."
+    )
+    model_capabilities = ModelCapabilitiesField(
+        required=False,
+        help_text="Only where single models differ, by name or glob: "
+        '{"gpt-4o*": {"images": false}}. A longer name has precedence.',
     )
     timeouts = TimeoutsField(required=False, help_text="Empty: the default of the gateway.")
     extra_body = AssignmentsField(

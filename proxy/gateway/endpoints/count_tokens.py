@@ -9,6 +9,7 @@ header ``x-bridge-estimate-factor`` has the correction factor learned for the mo
 """
 
 import asyncio
+import time
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +37,8 @@ from translator.anthropic_upstream import DIALECT as ANTHROPIC
 from translator.anthropic_upstream.clouds import count_body
 from translator.errors import BadUpstream, TranslatorError
 from translator.request.token_estimate import estimate_tokens
+from translator.upstream_errors.mapping import NO_ROUTE
+from translator.upstream_errors.refusal import Refusal
 
 from .http_consumer import JSON, StreamingHttpConsumer
 from .messages import native_targets, parse_body, reject_without_native_target, request_facts
@@ -51,9 +54,13 @@ IGNORED_FIELDS: Final = frozenset({"compaction", "inference_geo"})
 """Request fields that are removed before counting: the count does not depend on them, and the
 translator may reject them."""
 
-without_endpoint: set[str] = set()
-"""Names of upstreams whose counting endpoint returned 404 or 405. This process does not call it
-again."""
+WITHOUT_ENDPOINT_S: Final = 3_600
+MAX_WITHOUT_ENDPOINT: Final = 1_024  # limited, because clients choose the names of models
+
+without_endpoint: dict[tuple[str, str], float] = {}
+"""Upstreams, and models of upstreams, whose counting endpoint does not exist, and since when
+(monotonic). With the model "", the upstream has said that it does not know the path; a 404 in other
+words may be about the model alone. This process does not call the endpoint for an hour."""
 
 
 class CountTokensConsumer(StreamingHttpConsumer):
@@ -84,8 +91,9 @@ class CountTokensConsumer(StreamingHttpConsumer):
     ) -> bytes | None:
         """Return a response body with the upstream's token count; None if there is no count."""
         server = target.server
-        url = server.count_url_for(target.model_for(request["model"]))
-        if url is None or server.name in without_endpoint:
+        model = target.model_for(request["model"])
+        url = server.count_url_for(model)
+        if url is None or _is_missing(server.name, model):
             return None
         headers: dict[str, str] = {}
         is_native = server.dialect_name == "anthropic"
@@ -101,7 +109,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
                     url = endpoint(url, self.headers)
                 body, headers = _cloud_body(server, body, headers)
             async with asyncio.timeout(COUNT_TIMEOUT_S):
-                answer = await self._request_count(target, url, body, headers, key_id)
+                answer = await self._request_count(target, model, url, body, headers, key_id=key_id)
         except (UpstreamFailed, TranslatorError, TimeoutError):
             return None
         tokens = _parse_count(answer)
@@ -111,7 +119,14 @@ class CountTokensConsumer(StreamingHttpConsumer):
         return answer if is_whole else _response_body(tokens, request)
 
     async def _request_count(
-        self, target: Target, url: URL, body: bytes, headers: dict[str, str], key_id: int
+        self,
+        target: Target,
+        model: str,
+        url: URL,
+        body: bytes,
+        headers: dict[str, str],
+        *,
+        key_id: int,
     ) -> bytes | None:
         """Call the counting endpoint.
 
@@ -123,7 +138,8 @@ class CountTokensConsumer(StreamingHttpConsumer):
         call = await post(server, url, body, headers, attempt, key_id=key_id)
         try:
             if call.status in {404, 405}:
-                without_endpoint.add(server.name)
+                raw = await call.read_error_body()
+                _remember_missing(server.name, model, call.status, raw, body)
             if call.status != 200:
                 return None
             if server.dialect_name == "anthropic":
@@ -134,6 +150,34 @@ class CountTokensConsumer(StreamingHttpConsumer):
             return await call.read_error_body()
         finally:
             call.close()
+
+
+def _is_missing(upstream: str, model: str) -> bool:
+    oldest = time.monotonic() - WITHOUT_ENDPOINT_S
+    return any(
+        without_endpoint.get((upstream, name), oldest) > oldest
+        for name in dict.fromkeys(("", model))
+    )
+
+
+def _remember_missing(upstream: str, model: str, status: int, raw: bytes, body: bytes) -> None:
+    """Remember a missing endpoint: for the upstream if it says so of the path, else for the model.
+
+    A client chooses the model's name, so words that the request contains prove nothing.
+    """
+    try:
+        refusal = Refusal(decode_json(body), status, decode_json(raw))
+    except BadUpstream:
+        names_path = status == 405
+    else:
+        text = refusal.raw.lower()
+        names_model = "model" in text or model.lower() in text
+        names_path = status == 405 or (not names_model and bool(NO_ROUTE.match(refusal.words)))
+    key = (upstream, "" if names_path else model)
+    without_endpoint.pop(key, None)
+    without_endpoint[key] = time.monotonic()
+    if len(without_endpoint) > MAX_WITHOUT_ENDPOINT:
+        del without_endpoint[next(iter(without_endpoint))]
 
 
 def _response_body(tokens: int, request: dict[str, Any]) -> bytes:

@@ -23,6 +23,7 @@ from proxy.gateway.exchange.tracing import tracing
 from proxy.gateway.http import malloc_tuning
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream.client import close_transport
+from proxy.gateway.upstream.model_memory import memory
 from proxy.gateway.webhooks.delivery import webhook_sender
 from proxy.ledger.database.availability import database_file
 from proxy.ledger.database.schema_check import check_schema, is_migration_pending
@@ -48,6 +49,7 @@ async def start_services() -> None:
     Services that are already running are not started again.
     """
     if not directory.running:
+        directory.tasks = [memory.synchronize]
         await asyncio.to_thread(directory.start)
     if not recorder.state()["started"]:
         await asyncio.to_thread(recorder.start)

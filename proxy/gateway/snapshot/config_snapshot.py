@@ -211,6 +211,8 @@ class ConfigStore:
         self.fault = ""
         self.listeners: list[Callable[[Snapshot], None]] = []
         """Functions that the polling thread calls with each new snapshot."""
+        self.tasks: list[Callable[[], None]] = []
+        """Functions that the polling thread calls after each poll. They must not raise."""
         self._load = load or load_snapshot
         self._start_wait_s, self._stop_wait_s = start_wait_s, stop_wait_s  # the database may hang
         self._reload_due = False  # whether the snapshot is from the file, or a secret has changed
@@ -249,6 +251,8 @@ class ConfigStore:
     def _run(self, loaded: threading.Event) -> None:
         while True:
             self.poll()
+            for task in self.tasks:
+                task()
             loaded.set()
             if self._stop_event.wait(POLL_S):
                 break

@@ -40,7 +40,12 @@ def build_server(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Upstrea
         native=upstream.dialect == "anthropic",
         filters_messages=bool(message_rules(rules)),
     )
-    return dataclasses.replace(server, policies=policies)
+    return dataclasses.replace(
+        server,
+        policies=policies,
+        row_id=upstream.pk or 0,
+        model_capabilities=upstream.model_capabilities,
+    )
 
 
 def message_rules(rules: Iterable[UpstreamPolicy]) -> list[UpstreamPolicy]:

@@ -17,7 +17,7 @@ from proxy.gateway.credentials.registry import static_credential
 from proxy.models.setup.json_field_types import Conditions
 from proxy.models.setup.upstream_connection import DIRECT, ResolvedConnection
 from translator.anthropic_upstream.clouds import CLOUDS, Cloud
-from translator.capabilities import Profile
+from translator.capabilities import Profile, profile_with
 from translator.dialect import Dialect
 from translator.dialect import TranslationTarget as TranslatorTarget
 from translator.stream.reasoning_signature import SigningKeys
@@ -62,6 +62,7 @@ class UpstreamServer:
     """All secrets that requests contain beside the credential, one in each line, to redact them
     from responses."""
     profile: Profile
+    """The profile of models without capabilities of their own; see ``profile_for``."""
     profile_name: str
     timeouts: Timeouts
     extra_body: Mapping[str, Any]
@@ -74,6 +75,10 @@ class UpstreamServer:
     connection_reuse: str = "shared"
     """Which requests may share a connection to the upstream: ``shared`` (all requests), ``key``
     (requests of the same gateway key) or ``never``."""
+    row_id: int = 0
+    """The id of the upstream's row; 0 if it has none."""
+    model_capabilities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Capabilities by model name or glob. A longer pattern has precedence."""
     policies: Policies = NO_POLICIES
 
     @classmethod
@@ -140,6 +145,21 @@ class UpstreamServer:
             drains_on_disconnect=drains_on_disconnect,
             connection_reuse=connection_reuse,
         )
+
+    def capabilities_for(self, model: str) -> Mapping[str, Any]:
+        """Return the capabilities that are configured for a model, on top of the profile."""
+        if not self.model_capabilities:
+            return self.capabilities
+        own: dict[str, Any] = {**self.capabilities}
+        for pattern in sorted(self.model_capabilities, key=len):
+            if fnmatch.fnmatchcase(model, pattern):
+                own |= self.model_capabilities[pattern]
+        return own
+
+    def profile_for(self, model: str) -> Profile:
+        if not self.model_capabilities:
+            return self.profile
+        return profile_with(self.profile_name, self.capabilities_for(model))
 
     def url_for(self, model: str, *, streaming: bool = True) -> URL:
         """Return the URL of a request. Raises BadRequest if the model cannot be part of a URL."""
@@ -208,20 +228,22 @@ class Target:
         return requested if self.model in SAME_MODEL else self.model
 
     def for_translator(self, requested: str, session: str = "") -> TranslatorTarget:
+        model = self.model_for(requested)
         return TranslatorTarget(
             upstream=self.server.name,
-            model=requested if self.model in SAME_MODEL else self.model,
-            profile=self.server.profile,
+            model=model,
+            profile=self.server.profile_for(model),
             signing_keys=self.reasoning_signing_keys,
             session=session,
         )
 
     def as_record(self, requested: str) -> dict[str, Any]:
         """Return the target's fields for the ledger. They suffice to translate a response again."""
+        model = self.model_for(requested)
         return {
             "upstream": self.server.name,
-            "model": requested if self.model in SAME_MODEL else self.model,
+            "model": model,
             "dialect": self.server.dialect_name,
             "profile": self.server.profile_name,
-            "capabilities": self.server.capabilities,
+            "capabilities": self.server.capabilities_for(model),
         }

@@ -7,6 +7,7 @@ write. It also updates the records for the ledger.
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -21,32 +22,24 @@ from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
-from translator.dialect import (
-    Origin,
-    ResponseContext,
-    Stream,
-    TextStream,
-    UpstreamError,
-    UpstreamRequest,
-)
+from translator.dialect import Origin, ResponseContext, Stream, TextStream, UpstreamError
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
 from translator.request.retry_repairs import REFUSAL_STATUSES as REPAIRABLE
 from translator.secret_redaction import mask_secrets
-from translator.upstream_errors import kept_origins, map_error_paths
+from translator.upstream_errors import map_error_paths
 
 from .attempt_calls import AttemptCalls
 from .client import ERROR_BODY_BYTES, UpstreamResponse
 from .decoding.response_decoder import ResponseDecoder
 from .error_responses import bad_gateway_error, cancellation_error, decode_answer, upstream_error
-from .request_repairs import RequestRepairs, learned
+from .model_memory import adapt_body
+from .request_repairs import MAX_REPAIRS, RequestRepairs
 from .response_drain import drain, reported_usage
 from .response_writers import ResponseWriter
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
-MAX_REPAIRS: Final = 3
-"""Each repair changes another part of the request, or lowers the output limit further."""
 EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
 """The usual values of ``content-type`` for SSE. They are compared without parsing."""
 
@@ -115,16 +108,18 @@ class Attempt(AttemptCalls):
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
         target.recorded_calls = self.entry.attempts.recorded_calls
         self.url = server.url_for(target.model)
-        target.profile = learned.apply(server.name, target.model, target.profile)
         upstream_request = server.dialect.build_request(request, target)
-        self.record_translation_notes(upstream_request)
-        self.known_answer, self.origins = upstream_request.local_response, upstream_request.origins
+        body = {**upstream_request.body, **server.extra_body}
+        body, notes, is_reshaped = adapt_body(body, server, target.model)
+        self.record_translation_notes([*upstream_request.notes, *notes])
+        self.known_answer = upstream_request.local_response
+        self.origins = () if is_reshaped else upstream_request.origins
         context = self.context = upstream_request.response_context
         context.message_id = f"msg_{self.entry.headers.ulid}"
         context.finished_blocks = self.options.blocks
         context.input_estimate = context.input_estimate or self.entry.request.input_estimate
         self.stream = self.entry.attempts.stream = self.open_stream(context)
-        return _encode({**upstream_request.body, **server.extra_body}), {}
+        return _encode(body), {}
 
     def translatable_request(self) -> dict[str, Any]:
         """Return the request to translate for the next call of the upstream."""
@@ -148,8 +143,8 @@ class Attempt(AttemptCalls):
         client = " ".join(self.entry.headers.client).strip()
         return policies.filter_request(self.entry.request.fields, self.withheld, client)
 
-    def record_translation_notes(self, upstream_request: UpstreamRequest) -> None:
-        self.entry.attempts.notes = [*self.withheld, *upstream_request.notes]
+    def record_translation_notes(self, notes: Sequence[Note]) -> None:
+        self.entry.attempts.notes = [*self.withheld, *notes]
         if self.options.strict and not self.continues:  # it is about the client's own request
             for note in self.entry.attempts.notes:
                 if note.lossy:
@@ -237,11 +232,10 @@ class Attempt(AttemptCalls):
         """Repair ``body`` if the upstream's error allows it; return whether it was repaired."""
         notes = self.entry.attempts.notes
         body = self.repairs.apply(self.body, status, refusal, notes, strict=self.options.strict)
-        if body is None:
-            return False
-        self.body = body
-        self.origins = kept_origins(self.origins, decode_json(body))
-        return True
+        self.body = body or self.body
+        if self.repairs.reshaped:
+            self.origins = ()
+        return body is not None
 
     async def handle_error_status(self, call: UpstreamResponse) -> None:
         """Handle an upstream status other than 200.

@@ -75,7 +75,7 @@ class Passthrough(Attempt):
             headers = server.policies.permitted_headers(headers, self.withheld)
         target_fields = {**upstream_request.body, "model": model, **server.extra_body}
         target_fields, headers = as_cloud_request(server, target_fields, headers, self.withheld)
-        self.record_translation_notes(upstream_request)
+        self.record_translation_notes(upstream_request.notes)
         return patch_body(self.entry.request.body, request, target_fields), headers
 
     async def handle_error_status(self, call: UpstreamResponse) -> None:

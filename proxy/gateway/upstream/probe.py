@@ -14,6 +14,7 @@ import msgspec
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.client_request import BYTES_PER_TOKEN
 from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.server_builder import build_server
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.transcripts.stream_replay import replay
@@ -21,13 +22,15 @@ from proxy.models import Upstream, UpstreamPolicy
 from proxy.upstream_probe import LONGEST_S, QUESTIONS, UNSIGNED_THINKING, Finding, Question
 from translator.anthropic_upstream.bedrock_events import CONTENT_TYPE as EVENT_STREAM
 from translator.anthropic_upstream.bedrock_events import BedrockEvents
-from translator.errors import TranslatorError
+from translator.dialect import Repair
+from translator.errors import BadUpstream, TranslatorError
 from translator.secret_redaction import mask_secrets
 from translator.stream.sse import format_sse
 
 from .client import UpstreamResponse, close_transport, post
 from .cloud_requests import as_cloud_request
 from .error_responses import upstream_error
+from .request_repairs import MAX_REPAIRS
 
 SHOWN_CHARS: Final = 8_000
 MAX_BYTES: Final = 2**20
@@ -77,9 +80,8 @@ async def _run_one(target: Target, model: str, question: Question, timeout_s: fl
         fields = {**made.body, **server.extra_body}
         headers = ANTHROPIC if server.dialect_name == "anthropic" else {}
         fields, run.headers = as_cloud_request(server, fields, headers, [])
-        run.body = msgspec.json.encode(fields)
         async with asyncio.timeout(timeout_s):
-            await run.send()
+            await run.send_with_repairs(fields)
     except TranslatorError as exc:
         return run.finding(ok=False, summary=f"The request cannot be translated: {exc}.")
     except TimeoutError:
@@ -106,6 +108,38 @@ class _ProbeRun:
         self.ended_ms: float | None = None
         self.client_events = ""
         self.answer = ""
+        self.repairs: list[str] = []
+
+    async def send_with_repairs(self, fields: dict[str, Any]) -> None:
+        """Send the request, and again without what is refused, as for clients.
+
+        Raises UpstreamFailed.
+        """
+        for _ in range(MAX_REPAIRS):
+            self.body = msgspec.json.encode(fields)
+            try:
+                await self.send()
+            except UpstreamFailed:
+                repair = None if self.question.capability else self._repair(fields)
+                if repair is None:
+                    raise
+                changes = [" ".join(filter(None, lesson)) for lesson in repair.lessons]
+                changes = changes or [note.reason for note in repair.notes]
+                self.repairs += [f"{change} ({repair.words})" for change in changes]
+                fields = repair.body
+                self.reads.clear()
+            else:
+                return
+        self.body = msgspec.json.encode(fields)
+        await self.send()
+
+    def _repair(self, fields: dict[str, Any]) -> Repair | None:
+        try:
+            error = decode_json(self.reads[-1][1]) if self.reads else None
+        except BadUpstream:
+            return None
+        status = self.call.status if self.call is not None else 0
+        return self.target.server.dialect.repair(fields, status, error)
 
     async def send(self) -> None:
         """Send the request and read the response. Raises UpstreamFailed."""
@@ -136,9 +170,13 @@ class _ProbeRun:
         received = b"".join(piece for _, piece in self.reads)[:MAX_BYTES]
         if not ok:  # the error response may contain a credential
             received = mask_secrets(received)
+        if self.repairs:
+            summary += f" Changed after refusals: {'; '.join(self.repairs)}."
         return Finding(
             question=self.question,
             ok=ok,
+            repairs=tuple(self.repairs),
+            accepted=self.body if self.call is not None and self.call.status == 200 else b"",
             summary=_shortened(summary),
             status=self.call.status if self.call else None,
             head_ms=self.head_ms,

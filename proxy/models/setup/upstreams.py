@@ -130,6 +130,8 @@ class Upstream(models.Model):
     api_version = models.CharField(max_length=32, blank=True, default="")
     profile = models.CharField(max_length=32, default="generic")
     capabilities = models.JSONField(default=dict, blank=True)
+    # Differences of single models: a model's name or glob -> its capabilities
+    model_capabilities = models.JSONField(default=dict, blank=True)
     timeouts = models.JSONField(
         default=dict, blank=True, help_text="connect_s, first_byte_s, idle_s, total_s"
     )
@@ -181,6 +183,7 @@ class Upstream(models.Model):
                 profile_with(self.profile, capabilities)
             except TranslatorError as error:
                 raise ValidationError({field: str(error)}) from None
+        self._check_model_capabilities()
         for name, seconds in self.timeouts.items():
             if name not in TIMEOUTS:
                 message = f"unknown timeout {name!r}; known: {', '.join(TIMEOUTS)}"
@@ -192,6 +195,19 @@ class Upstream(models.Model):
         if self.api_version and not API_VERSION.fullmatch(self.api_version):
             message = f"{self.api_version!r} is not an api-version such as 2024-10-21"
             raise ValidationError({"api_version": message})
+
+    def _check_model_capabilities(self) -> None:
+        for pattern, capabilities in self.model_capabilities.items():
+            fault = ""
+            if not pattern.strip() or not isinstance(capabilities, dict):
+                fault = '"gpt-4o*" = { images = false } is expected'
+            else:
+                try:
+                    profile_with(self.profile, capabilities)
+                except TranslatorError as error:
+                    fault = str(error)
+            if fault:
+                raise ValidationError({"model_capabilities": f"models {pattern!r}: {fault}"})
 
     def check_credentials(self) -> None:
         """Raise ValidationError for invalid ``credentials``."""
@@ -253,7 +269,7 @@ class Upstream(models.Model):
         return isinstance(self.secret, dict) and SEALED in self.secret
 
     def _check_objects(self) -> None:
-        for field in ("capabilities", "timeouts", "extra_body"):
+        for field in ("capabilities", "model_capabilities", "timeouts", "extra_body"):
             if not isinstance(found := getattr(self, field), dict):
                 raise ValidationError({field: f"an object is expected, found {found!r}"})
 

@@ -238,7 +238,8 @@ class UpstreamSerializer(ConfigSerializer):
         model = Upstream
         fields = (
             "id", "name", "dialect", "base_url", "api_key", "api_key_from", "credentials",
-            "credentials_kind", "api_version", "profile", "capabilities", "timeouts", "extra_body",
+            "credentials_kind", "api_version", "profile", "capabilities", "model_capabilities",
+            "timeouts", "extra_body",
             "has_secret", "when_client_leaves", "connection_reuse", "connection", "allow_http",
             "enabled", "managed",
         )  # fmt: skip
@@ -248,6 +249,7 @@ class UpstreamSerializer(ConfigSerializer):
             "when_client_leaves": {"help_text": "abort, or drain: read the response to its end"},
             "connection_reuse": {"help_text": "shared, key or never"},
             "connection": {"help_text": "proxy, TLS files and headers"},
+            "model_capabilities": {"help_text": "capabilities by model name or glob"},
             "api_version": {"help_text": "Of Azure OpenAI; else empty."},
         }
 

@@ -16,7 +16,7 @@ from django.utils.timezone import now
 
 from proxy.bootstrap.doctor import run_checks
 from proxy.bootstrap.sandbox.server import free_socket, running
-from proxy.models import ApiKey, Pause, Price, Route, RouteTarget, Team, Upstream
+from proxy.models import ApiKey, ModelLesson, Pause, Price, Route, RouteTarget, Team, Upstream
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db
@@ -118,7 +118,7 @@ def engine(listen):
 def test_a_server_without_a_list_of_models_is_reachable(engine):
     engine()
 
-    reachable, _ = findings("upstream own")
+    reachable, *_ = findings("upstream own")
 
     assert reachable.ok is True
     assert reachable.text == "reachable, has no list of models (status 404)"
@@ -177,16 +177,17 @@ def findings(subject, **options):
 def test_a_working_upstream_is_reachable_and_streams(sandbox, dialect):
     route_to(sandbox, dialect=dialect)
 
-    reachable, streamed = findings("upstream own")
+    reachable, usual, streamed = findings("upstream own")
 
-    assert (reachable.ok, streamed.ok) == (True, True)
+    assert (reachable.ok, usual.ok, streamed.ok) == (True, True, True)
+    assert "accepts what the gateway sends" in usual.text
     assert "reads over" in streamed.text
 
 
 def test_buffering_a_rejected_key_and_a_wrong_clock_are_found(listen):
     route_to(listen(Buffering))
 
-    reachable, streamed = findings("upstream own")
+    reachable, _, streamed = findings("upstream own")
     (clock,) = findings("clock")
 
     assert (reachable.ok, reachable.hint) == (False, "The upstream rejects the key; see api_key.")
@@ -198,10 +199,48 @@ def test_buffering_a_rejected_key_and_a_wrong_clock_are_found(listen):
 def test_a_very_fast_engine_does_not_count_as_buffered(listen):
     route_to(listen(Fast))
 
-    _, streamed = findings("upstream own")
+    *_, streamed = findings("upstream own")
 
     assert streamed.ok is True
     assert "in 50 reads" in streamed.text
+
+
+class Choosy(Engine):
+    """A server that refuses fields which the gateway adds to the requests of agents."""
+
+    refused: ClassVar = ("prompt_cache_key", "temperature")
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        name = next((name for name in self.refused if name in body), None)
+        if name is None:
+            return self.reply(200, {"choices": [{"message": self.message}], "usage": self.usage})
+        return self.reply(400, {"error": {"message": f"Unrecognized request argument: '{name}'"}})
+
+
+def test_what_an_agent_s_request_needs_is_found_before_the_first_agent(listen):
+    route_to(listen(Choosy), dialect="chat", model="m", profile="openai")
+
+    _, usual, streamed = findings("upstream own")
+
+    assert usual.ok is None
+    assert "omit prompt_cache_key" in usual.text
+    assert "omit temperature" in usual.text
+    assert "reads over" in streamed.text, "with the body that the server accepts"
+    assert "model_capabilities" in usual.hint
+
+
+def test_what_requests_have_shown_of_a_model_is_reported(sandbox):
+    route_to(sandbox)
+    upstream = Upstream.objects.get(name="own")
+    ModelLesson.objects.create(
+        upstream=upstream, model="m", edit="omit", value="include", words="unknown", since=now()
+    )
+
+    *_, learnt = findings("upstream own", stream=False)
+
+    assert learnt.ok is None
+    assert "m: omit include (unknown)" in learnt.text
 
 
 def test_an_unreachable_upstream_is_one_finding():

@@ -26,7 +26,7 @@ from proxy.gateway.exchange.call_record import known_origins
 from proxy.gateway.exchange.tracing import tracing
 from proxy.gateway.http.body_memory import body_memory
 from proxy.gateway.snapshot.config_snapshot import directory
-from proxy.gateway.upstream import client, request_repairs
+from proxy.gateway.upstream import client, model_memory
 from proxy.gateway.webhooks.delivery import webhook_sender
 from proxy.ledger.maintenance.purge_schedule import nightly
 from proxy.ledger.posting import budget_sync
@@ -42,7 +42,7 @@ from proxy.secrets import SECRET_FILES
 SERVICES: tuple[Any, ...] = (
     SECRET_FILES, limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
     SKIPPED, health.metrics_cache, body_memory, known_origins,
-    token_estimates.correction_factors, request_repairs.learned,
+    token_estimates.correction_factors, model_memory.memory,
 )  # fmt: skip
 """Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
 COLLECTIONS: tuple[Any, ...] = (

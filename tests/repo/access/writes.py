@@ -189,6 +189,7 @@ WRITES: dict[str, dict[str, Write]] = {
         {"company": ("{idle}", UPSTREAM | {"base_url": "http://127.0.0.1:10"})},
         {"company": "{idle}"},
     ),
+    **only("admin/proxy/upstream/<int:upstream_id>/forget/", company=("admin/proxy/upstream/{vllm}/forget/", {})),
     **only("admin/proxy/upstream/<int:upstream_id>/test/", company=("admin/proxy/upstream/{vllm}/test/", {"model": "m"})),
     **admin(
         "auth/user",

@@ -1,4 +1,4 @@
-"""A rejected request is retried once without the field that the error names."""
+"""A refused request is sent again without what the error is about, in whatever words."""
 
 import json
 from pathlib import Path
@@ -122,7 +122,7 @@ def test_a_rejected_optional_field_is_removed_once(repair, body, error, repaired
     found = repair(body, 400, error)
 
     assert found.body == repaired
-    assert found.note.path == path
+    assert found.notes[0].path == path
     assert json.dumps(body) == before, "the body that was sent is not touched"
     assert repair(found.body, 400, error) is None, "and never twice"
     assert repair(body, 500, error) is None
@@ -139,9 +139,7 @@ def test_reasoning_is_removed_if_unsupported_with_tools():
     for sent_body in ({"tools": [{}]}, {"tools": [{}], "reasoning_effort": "high"}):
         made = CHAT(sent_body, 400, error)
         assert made.body == {"tools": [{}], "reasoning_effort": "none"}
-        assert made.note.lossy
-    assert CHAT({"tools": [{}], "reasoning_effort": "none"}, 400, error) is None
-    assert CHAT({"reasoning_effort": "high"}, 400, error) is None
+        assert made.notes[0].lossy
 
 
 @for_each(
@@ -192,7 +190,7 @@ def test_more_output_than_a_model_can_write_is_clamped(repair, field, error, roo
     found = repair(body, 400, refusal(error))
 
     assert found.body == {"model": "m", field: room}
-    assert (found.note.path, found.note.fate) == ("max_tokens", "clamped")
+    assert (found.notes[0].path, found.notes[0].fate) == ("max_tokens", "clamped")
     assert repair(found.body, 400, refusal(error)) is None
     assert repair({"model": "m", field: "many"}, 400, refusal(error)) is None
 
@@ -207,7 +205,7 @@ def test_less_output_than_the_upstream_accepts_is_raised_to_its_minimum():
     found = RESPONSES({"max_output_tokens": 1, "input": []}, 400, error)
 
     assert found.body == {"max_output_tokens": 16, "input": []}
-    assert (found.note.path, found.note.fate) == ("max_tokens", "clamped")
+    assert (found.notes[0].path, found.notes[0].fate) == ("max_tokens", "clamped")
     assert RESPONSES(found.body, 400, error) is None
     assert RESPONSES({"input": []}, 400, error) is None
     assert RESPONSES({"max_output_tokens": 1}, 400, refusal("max_output_tokens is odd")) is None
@@ -263,43 +261,40 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}
 
 
 @for_each(
-    ("text", "messages", "roles", "capability"),
+    ("text", "messages", "roles", "edit"),
     [
         (
             "Jinja Exception: Conversation roles must alternate user/assistant/user/assistant/...",
             [PROMPT, TWO_CALLS, *RESULTS, AGAIN],
             ["user", "assistant", "tool", "tool"],
-            ("merge_users", True),
+            "merge_turns",
         ),
         (
             "This model only supports single tool-calls at once!",
             [PROMPT, TWO_CALLS, *RESULTS, AGAIN],
             ["user", "assistant", "tool", "assistant", "tool", "user"],
-            ("single_calls", True),
+            "single_calls",
         ),
-        ("System role not supported", [SYSTEM, PROMPT], ["user"], ("system_role", False)),
+        ("System role not supported", [SYSTEM, PROMPT], ["user"], "no_system_role"),
         (  # merging does not help: the template knows no tool messages
             "Conversation roles must alternate user/assistant/user/assistant/...",
             [PROMPT, TWO_CALLS, *RESULTS],
             ["user", "assistant", "user"],
-            ("tool_messages", False),
+            "calls_as_text",
         ),
     ],
 )
 @for_each("status", [400, 500])
 def test_a_history_that_the_template_refuses_gets_another_shape(
-    text, messages, roles, capability, status
+    text, messages, roles, edit, status
 ):
     found = CHAT({"model": "m", "messages": messages}, status, refusal(text))
 
     assert [message["role"] for message in found.body["messages"]] == roles
-    assert (found.note.path, found.note.fate, found.capability) == (
-        "messages",
-        "emulated",
-        capability,
-    )
+    assert [note.fate for note in found.notes] == ["emulated"]
+    assert [lesson.edit for lesson in found.lessons] == [edit]
     repeated = CHAT(found.body, status, refusal(text))
-    assert repeated is None or repeated.capability == ("tool_messages", False)
+    assert repeated is None or repeated.lessons[0].edit == "calls_as_text"
     assert CHAT({"model": "m"}, status, refusal(text)) is None
 
 
@@ -316,6 +311,6 @@ def test_images_for_a_model_without_vision_are_dropped(status, text):
         RESPONSES({"input": [item]}, status, refusal(text)),
     ):
         assert "image omitted" in json.dumps(found.body)
-        assert found.note.lossy
-        assert found.capability == ("images", False)
+        assert found.notes[0].lossy
+        assert found.lessons == (("images_as_text", ""),)
     assert CHAT({"messages": [PROMPT]}, status, refusal(text)) is None

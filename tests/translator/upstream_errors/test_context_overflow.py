@@ -125,7 +125,7 @@ def test_output_that_does_not_fit_beside_the_prompt_is_clamped(text, status):
     found = openai_chat.DIALECT.repair(body, status, error(text))
 
     assert found.body == {**body, "max_tokens": 22_960}
-    assert (found.note.path, found.note.fate) == ("max_tokens", "clamped")
+    assert (found.notes[0].path, found.notes[0].fate) == ("max_tokens", "clamped")
 
 
 @for_each(("text", "tokens", "window"), ALONE_TOO_LONG.values(), ids=ALONE_TOO_LONG)

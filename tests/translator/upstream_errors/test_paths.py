@@ -17,7 +17,7 @@ from tests.for_each import for_each
 from translator import openai_chat, openai_responses
 from translator.capabilities import PROFILES, profile_with
 from translator.dialect import Origin, TranslationTarget, UpstreamError
-from translator.upstream_errors import kept_origins, map_error_paths, renumbered
+from translator.upstream_errors import map_error_paths, renumbered
 
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjQK"}
 DOCUMENT = {"type": "document", "source": PDF, "title": "Plan"}
@@ -151,14 +151,6 @@ def test_without_origins_nothing_is_changed():
     same = error("input[0] is bad")
 
     assert map_error_paths(same, ()) is same
-
-
-def test_a_repaired_history_with_other_entries_has_no_origins():
-    found = (Origin("messages.0"), Origin("messages.1"))
-
-    assert kept_origins(found, {"input": [{}, {}]}) == found
-    assert kept_origins(found, {"messages": [{}]}) == ()
-    assert kept_origins(found, {}) == ()
 
 
 def test_messages_of_a_rewritten_request_get_the_clients_numbers():

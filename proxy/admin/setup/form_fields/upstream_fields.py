@@ -216,6 +216,13 @@ class AssignmentsInput(TextArea):
             return raw_text(value)
 
 
+class ModelCapabilitiesField(StorableJson):
+    """A textarea for a JSON object, as names of models contain dots and globs."""
+
+    widget = TextArea
+    empty = staticmethod(dict)
+
+
 class AssignmentsField(StorableJson):
     """A textarea for an object: ``name = value`` on each line, ``a.b = 1`` for nested objects.
 

@@ -1,21 +1,13 @@
 """Requests that an upstream rejects are repaired and sent again, through the running gateway."""
 
-import pytest
-
-from proxy.gateway.upstream.request_repairs import (
-    MAX_MODELS,
-    REMEMBERED_S,
-    LearnedCapabilities,
-    learned,
-)
-from tests.fakes.clock import Clock
+from proxy.gateway.upstream.attempt import MAX_REPAIRS
+from proxy.gateway.upstream.model_memory import memory
 from tests.fakes.upstreams.script_steps import json_response, stream
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import message, row
 from tests.proxy.gateway.http_client import GatewayClient
-from translator.capabilities import PROFILES
 
 OVERFLOW = (
     "This model's maximum context length is 40960 tokens. However, you requested 146000 tokens"
@@ -115,13 +107,33 @@ def test_a_request_is_repaired_a_few_times_at_most(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):
     model = "chat-repairs-bound"
-    fields = ("temperature", "top_p", "stream_options", "max_tokens")
-    scripted.on(model, *(refusal(f"Unsupported parameter: '{name}'") for name in fields))
+    rooms = (f"max_tokens must be less than or equal to `{5_000 - n}`" for n in range(20))
+    scripted.on(model, *map(refusal, rooms))
 
-    reply = gateway.post(message(model, temperature=0.5, top_p=0.5))
+    reply = gateway.post(message(model, max_tokens=9_000))
 
     assert reply.status == 400
-    assert len(scripted.requests_for(model)) == 4
+    assert len(scripted.requests_for(model)) == MAX_REPAIRS + 1
+
+
+def test_fields_that_a_model_refuses_one_after_the_other_are_all_remembered(
+    gateway: GatewayClient, scripted: ScriptedUpstream
+):
+    model = "chat-fresh-model"
+    fields = ("temperature", "top_p", "stream_options")
+    refusals = [refusal(f"Unsupported parameter: '{name}'") for name in fields]
+    scripted.on(model, *refusals, upstream_scripts.chat(), upstream_scripts.chat())
+    body = message(model, temperature=0.5, top_p=0.5)
+
+    first, second = gateway.post(body), gateway.post(body)
+
+    assert (first.status, second.status) == (200, 200)
+    sent = [request.json for request in scripted.requests_for(model)]
+    assert len(sent) == 5
+    assert sent[3] == sent[4]
+    assert not {*fields} & sent[4].keys()
+    noted = {note["path"] for note in row(second.id).notes if note["fate"] == "dropped"}
+    assert noted == {"temperature", "top_p"}
 
 
 # What a model lacks is remembered
@@ -136,14 +148,6 @@ HISTORY = [
 ]
 
 
-@pytest.fixture
-def forget_capabilities():
-    learned.by_model.clear()
-    yield
-    learned.by_model.clear()
-
-
-@pytest.mark.usefixtures("forget_capabilities")
 def test_a_shape_that_a_template_requires_is_remembered_for_the_model(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):
@@ -164,7 +168,6 @@ def test_a_shape_that_a_template_requires_is_remembered_for_the_model(
     assert "emulated" in {note["fate"] for note in row(second.id, status=200).notes}
 
 
-@pytest.mark.usefixtures("forget_capabilities")
 def test_a_shape_that_did_not_help_is_not_remembered(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):
@@ -174,10 +177,9 @@ def test_a_shape_that_did_not_help_is_not_remembered(
 
     assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
     assert len(scripted.requests_for("chat-template-third")) == 3
-    assert not learned.by_model
+    assert not [key for key in memory.by_model if key[2] == "chat-template-third"]
 
 
-@pytest.mark.usefixtures("forget_capabilities")
 def test_an_image_for_a_model_without_vision_is_dropped_with_a_note(
     gateway: GatewayClient, scripted: ScriptedUpstream
 ):
@@ -193,21 +195,3 @@ def test_an_image_for_a_model_without_vision_is_dropped_with_a_note(
     sent = scripted.requests_for("chat-blind")[1].json["messages"][0]["content"]
     assert "image omitted" in str(sent)
     assert {"path": "messages", "fate": "dropped"}.items() <= row(reply.id).notes[-1].items()
-
-
-def test_what_is_remembered_is_bounded_and_expires():
-    clock = Clock(1_000.0)
-    capabilities = LearnedCapabilities(clock)
-    for number in range(MAX_MODELS + 5):
-        capabilities.learn("u", f"m{number}", ("images", False))
-    capabilities.learn("u", "m99", ("merge_users", True))
-    profile = PROFILES["generic"]
-
-    assert len(capabilities.by_model) == MAX_MODELS
-    assert capabilities.apply("u", "m0", profile) is profile
-    known = capabilities.apply("u", "m99", profile)
-    assert (known.images, known.merge_users) == (False, True)
-    clock.at += REMEMBERED_S - 1
-    assert capabilities.apply("u", "m99", profile) == known
-    clock.at += 1
-    assert capabilities.apply("u", "m99", profile) is profile

@@ -1,0 +1,192 @@
+"""An upstream's error about a part of the request, read without trusting what the client wrote.
+
+Servers quote the request in their errors: a URL, a tool's name, a text, a schema. Whoever writes
+those could otherwise choose which repair the gateway makes, and what it remembers for all callers.
+So an error is read in this order: its code and the path in ``param`` (or pydantic's ``loc``), which
+the server writes itself; then its words, without those that the request contains. Words that occur
+in the request count as the client's, so an error may be left alone that a repair would have helped;
+the opposite never happens.
+"""
+
+import html
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import unquote
+
+from .body_parser import MAX_PARTS, read_error
+
+RUN: Final = 6
+"""Words. A run of so many words of the request is a quotation; ordinary sentences share fewer."""
+PHRASE: Final = 3
+"""Words. An error's phrase of so many words counts as the client's if the request contains it."""
+MAX_CLIENT_TEXT: Final = 8 * 2**20
+"""Characters. The words of an error about a longer request are not read, only code and param."""
+DATA_URL_HEAD: Final = 128
+MAX_NAMES: Final = 64
+
+_WORD: Final = re.compile(r"[a-z0-9_]+")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_=-]*")
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
+_INDEX: Final = re.compile(r"\[(?:\d{1,6}|\*)?\]|\.\d{1,6}(?=\.|\Z)")
+_QUOTED: Final = re.compile(r"['\"`]([A-Za-z_][\w.\[\]*]{0,127})['\"`]", re.ASCII)
+_NAME: Final = r"[A-Za-z_][\w.\[\]]{0,127}"
+_AFTER_WORD: Final = re.compile(
+    r"\b(?:supplied|permitted|param(?:eter)?s?|arguments?|fields?|propert(?:y|ies)|keys?|name"
+    rf"|unsupported|unknown|unrecognized)\b ?(?:is |are )?[:=]? ?(?=({_NAME})(?:, ?({_NAME}))?)",
+    re.ASCII | re.IGNORECASE,
+)
+_BEFORE_WORDS: Final = re.compile(
+    rf"(?<![\w.])({_NAME}):?\s{{1,4}}(?:extra (?:inputs|fields) (?:are )?not permitted"
+    r"|(?:is|are) (?:not|un)|(?:does|do)(?: not|n't) |(?:unknown|unsupported|unrecognized) )",
+    re.ASCII | re.IGNORECASE,
+)
+_PATH: Final = re.compile(
+    r"(?<![\w.])([A-Za-z_]\w{0,63}(?:\[\d{1,6}\]|\.\w{1,63}){1,12})", re.ASCII
+)
+OWN_FIELDS: Final = frozenset({"include", "reasoning"})
+"""Fields of a body whose values the gateway writes itself, in several words."""
+CLIENT_KEYS: Final = frozenset({"parameters", "properties", "schema", "arguments", "input_schema"})
+"""A path below one of these names a part of the client's own schema or call."""
+
+
+class Refusal:
+    """What one error response says about the body that was sent."""
+
+    def __init__(self, body: Mapping[str, Any], status: int, error: Any) -> None:
+        self.status = status
+        self._body = body
+        fields = read_error(error)
+        self.code, self.param, self.raw = fields.code, fields.param, fields.message
+        self.type = fields.type
+        self._paths = [*([self.param] if self.param else []), *_locations(error)]
+
+    def says(self, *patterns: re.Pattern[str]) -> str:
+        """Return the server's own words that match the patterns; "" unless all of them match."""
+        if not all(pattern.search(self.raw) for pattern in patterns):
+            return ""  # the request need not be read
+        found = [pattern.search(self.words) for pattern in patterns]
+        texts = [match_[0] for match_ in found if match_ is not None]
+        if len(texts) < len(patterns) or any(map(self._is_quotation, texts)):
+            return ""
+        return " … ".join(texts)
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """Return the paths of the server's ``param`` and ``loc``, with ``[]`` for each index."""
+        return tuple(filter(None, map(field_path, self._paths)))
+
+    @cached_property
+    def named(self) -> tuple[str, ...]:
+        """Return the paths and names that the server's own words contain, in their order."""
+        names: dict[str, None] = {}
+        for pattern in (_AFTER_WORD, _QUOTED, _BEFORE_WORDS, _PATH):
+            for match_ in pattern.finditer(self.words):
+                for name in match_.groups():
+                    if name and len(names) < MAX_NAMES and not self._is_quotation(match_[0]):
+                        names[field_path(name)] = None
+        return tuple(filter(None, names))
+
+    @cached_property
+    def words(self) -> str:
+        """Return the error's text without what it quotes of the request."""
+        spans = [(m[0], m.start(), m.end()) for m in _WORD.finditer(self.raw.lower())]
+        if len(self.raw.lower()) != len(self.raw) or self._client_words is None:
+            return ""
+        words = [word for word, _, _ in spans]
+        grams = {
+            size: {tuple(words[at : at + size]) for at in range(len(words) - size + 1)}
+            for size in range(2, RUN + 1)
+        }
+        everything, leaves = self._client_words
+        quoted = grams[RUN].intersection(zip(*(everything[at:] for at in range(RUN)), strict=False))
+        for leaf in leaves:
+            quoted |= grams[len(leaf)].intersection([leaf])
+        if not quoted:
+            return self.raw
+        cut = [False] * len(words)
+        for size in {len(gram) for gram in quoted}:
+            for at in range(len(words) - size + 1):
+                if tuple(words[at : at + size]) in quoted:
+                    cut[at : at + size] = [True] * size
+        text = [*self.raw]
+        for is_cut, (_, start, end) in zip(cut, spans, strict=True):
+            if is_cut:
+                text[start:end] = "\0" * (end - start)
+        return "".join(text)
+
+    def _is_quotation(self, text: str) -> bool:
+        """Return whether the request contains these words; one or two words prove nothing."""
+        words = _WORD.findall(text.lower())
+        return len(words) >= PHRASE and f" {' '.join(words)} " in self._client_text
+
+    @cached_property
+    def _client_text(self) -> str:
+        everything, _ = self._client_words or ([], [])
+        return f" {' '.join(everything)} "
+
+    @cached_property
+    def _client_words(self) -> tuple[list[str], list[tuple[str, ...]]] | None:
+        """Return all words of the request, and its short strings as wholes; None if too long."""
+        everything: list[str] = []
+        leaves: list[tuple[str, ...]] = []
+        size = 0
+        sent = {name: value for name, value in self._body.items() if name not in OWN_FIELDS}
+        for text in _strings(sent):
+            size += len(text)
+            if size > MAX_CLIENT_TEXT:
+                return None
+            for form in _forms(text):
+                words = _WORD.findall(form.lower())
+                everything += words
+                if 1 < len(words) < RUN:
+                    leaves.append(tuple(words))
+        return everything, leaves
+
+
+def field_path(name: str) -> str:
+    """Return a server's spelling of a path as ``input[].phase``; "" if it is the client's own."""
+    path = _INDEX.sub("[]", name.strip().strip(".").removeprefix("body.").removeprefix("$."))
+    path = path.removeprefix("[].").replace("[][]", "[]")
+    return "" if CLIENT_KEYS & {*path.replace("[]", "").split(".")} else path
+
+
+def _locations(error: Any) -> Iterator[str]:
+    """Yield the paths in ``loc`` of pydantic's faults, as FastAPI and vLLM send them."""
+    if isinstance(error, list):
+        for fault in error[:MAX_PARTS]:
+            yield from _locations(fault)
+    elif isinstance(error, dict):
+        loc = error.get("loc")
+        if isinstance(loc, list) and loc:
+            parts = [str(part) for part in loc[:MAX_PARTS] if isinstance(part, str | int)]
+            yield ".".join(parts)
+        for name in ("error", "detail", "errors", "details"):
+            yield from _locations(error.get(name))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield every string of a body, keys too, in order; data of a picture or file is left out."""
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, str):
+            head = part.find(",") + 1 if part.startswith("data:") else 0
+            yield part[:DATA_URL_HEAD] if head and _BASE64.fullmatch(part, head) else part
+        elif isinstance(part, dict):
+            for name, inner in reversed(part.items()):
+                stack += [inner, name]
+        elif isinstance(part, list):
+            stack += reversed(part)
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield a string as it is, and as a server may have decoded it."""
+    yield text
+    if "%" in text:
+        yield unquote(text)
+    if "\\" in text:
+        yield _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else " ", text)
+    if "&" in text:
+        yield html.unescape(text)
