@@ -247,6 +247,7 @@ PARTS = {
     "stop_reasons": stop_reasons,
     "errors": errors,
     "repairs": repairs,
+    "optional_fields": optional_fields,
     "profiles": profiles,
     "lossy": lossy,
 }

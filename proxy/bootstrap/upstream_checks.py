@@ -280,8 +280,8 @@ def _check_streaming(
     ``accepted``: a body that the upstream has accepted; without one, the request is a bare one.
     """
     body = dict(accepted) or {"model": model, "stream": True, **BODIES[upstream.dialect]}
-    limits = [name for name in OUTPUT_LIMITS if name in body] or [_limit_field(upstream)]
-    body[limits[0]] = STREAMED_TOKENS
+    sent = [str(name) for name in OUTPUT_LIMITS if name in body]
+    body[sent[0] if sent else _limit_field(upstream)] = STREAMED_TOKENS
     arrivals, events = [], 0
     dialect, version = DIALECTS[upstream.dialect], upstream.api_version
     endpoints = Endpoints.of(upstream.base_url, dialect, profile, None, version)

@@ -132,7 +132,7 @@ def apply_lessons(body: Body, lessons: Iterable[Lesson]) -> tuple[Body, list[Not
 
 def capability_of(lesson: Lesson) -> str:
     """Return the capability that an operator can set instead; "" if there is none."""
-    if lesson.edit == "omit":
+    if lesson.edit in OMITTING:
         return FIELDS[lesson.value].capability if lesson.value in FIELDS else ""
     edit = EDITS.get(lesson.edit)
     return edit.capability if edit is not None else ""
@@ -174,7 +174,7 @@ def schema_format(body: Body) -> dict[str, Any] | None:
 def _note(lesson: Lesson, body: Body) -> Note:
     if lesson.edit == "effort":
         return Note("output_config.effort", "clamped", "the model has no such effort: sent lower")
-    if lesson.edit == "omit" and (field := FIELDS.get(lesson.value)) is not None:
+    if lesson.edit in OMITTING and (field := FIELDS.get(lesson.value)) is not None:
         fate = field.fate
         if lesson.value == "service_tier" and body.get("service_tier") == "fast":
             fate = "dropped"
@@ -230,6 +230,20 @@ def _without(owner: Any, parts: list[str]) -> Any:
         return {**owner, key: [_without(item, rest) for item in inner]}
     left = _without(inner, rest)
     return {**owner, key: left} if left else {n: v for n, v in owner.items() if n != key}
+
+
+def reasoning_is_off(body: Body) -> bool:
+    """Return whether the body turns reasoning off; then other rules hold for other fields."""
+    thinking, template = body.get("thinking"), body.get("chat_template_kwargs")
+    return (
+        effort_of(body) == "none"
+        or (isinstance(thinking, dict) and thinking.get("type") == "disabled")
+        or (isinstance(template, dict) and template.get("enable_thinking") is False)
+    )
+
+
+def _omit_while_reasoning(body: Body, path: str) -> Body | None:
+    return None if reasoning_is_off(body) else _omit(body, path)
 
 
 def _exclude(body: Body, value: str) -> Body | None:
@@ -351,8 +365,11 @@ def _with_short_descriptions(value: Any, limit: int) -> Any:
     }
 
 
-def _choose_freely(body: Body, _: str) -> Body | None:
-    return {**body, "tool_choice": "auto"} if forced_choice(body) else None
+def _choose_freely(body: Body, value: str) -> Body | None:
+    """Let the model choose; with the value ``while reasoning``, only if it reasons."""
+    if not forced_choice(body) or (value and reasoning_is_off(body)):
+        return None
+    return {**body, "tool_choice": "auto"}
 
 
 def _schema_as_prompt(body: Body, value: str) -> Body | None:
@@ -360,7 +377,8 @@ def _schema_as_prompt(body: Body, value: str) -> Body | None:
     schema = schema_format(body)
     if schema is None:
         return _omit_json_mode(body) if value == "text" else None
-    text = f"Answer with one JSON object that follows this schema: {compact_json(schema['schema'])}"
+    rules = compact_json(schema.get("schema"))
+    text = f"Answer with one JSON object that follows this schema: {rules}"
     json_mode = {"type": "json_object"}
     if "response_format" in body:
         changed = {**body, "response_format": json_mode, "messages": _with_system(body, text)}
@@ -432,9 +450,12 @@ def _lower_output_limit(body: Body, value: str) -> Body | None:
 
 
 OUTPUT_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+OMITTING: Final = frozenset({"omit", "omit_while_reasoning"})
+"""Edits whose value is a path in ``FIELDS``."""
 _TEMPLATE: Final = "messages", "emulated"
 EDITS: Final[Mapping[str, Edit]] = {
     "omit": Edit(_omit, None),
+    "omit_while_reasoning": Edit(_omit_while_reasoning, None),
     "exclude": Edit(
         _exclude,
         Note("thinking", "ignored", "the upstream does not return encrypted reasoning"),

@@ -33,6 +33,7 @@ from .body_edits import (
     effort_of,
     forced_choice,
     has_field,
+    reasoning_is_off,
     schema_format,
 )
 from .history_shapes import count_images
@@ -52,6 +53,7 @@ SPARE_TOKENS: Final = 16
 """SGLang requires the total to be smaller than the window, not equal to it."""
 MIN_DESCRIPTION: Final = 64
 """Characters. No server limits descriptions to less; a smaller number means something else."""
+SAMPLING: Final = frozenset({"temperature", "top_p", "top_k"})
 MAX_FIELDS: Final = 8
 """Fields that one repair leaves out; pydantic and serde report several at once."""
 
@@ -156,8 +158,17 @@ def _optional_fields(refusal: Refusal, body: Body) -> Reading | None:
     words = _code_and_path(refusal)
     if not found and not _has_foreign_path(refusal):
         found, words = _fields_in_words(refusal, body, is_unsupported=is_unsupported)
-    lessons = [Lesson("omit", path) for path in dict.fromkeys(found)][:MAX_FIELDS]
+    lessons = [_omission(path, body) for path in dict.fromkeys(found)][:MAX_FIELDS]
     return Reading(words, tuple(lessons)) if lessons else None
+
+
+def _omission(path: str, body: Body) -> Lesson:
+    """Return the lesson to leave a field out; sampling only while the model reasons, if it does.
+
+    A request that turns reasoning off must not lose what another one may not have.
+    """
+    is_conditional = path in SAMPLING and not reasoning_is_off(body)
+    return Lesson("omit_while_reasoning" if is_conditional else "omit", path)
 
 
 def _code_and_path(refusal: Refusal) -> str:
@@ -195,8 +206,7 @@ def _said(refusal: Refusal, paths: Iterable[str]) -> str:
 
 
 def _is_fixed(path: str, refusal: Refusal) -> bool:
-    sampling = path in ("temperature", "top_p", "top_k")
-    return sampling and bool(refusal.says(ONLY_DEFAULT))
+    return path in SAMPLING and bool(refusal.says(ONLY_DEFAULT))
 
 
 def _fields_named(name: str, body: Body) -> list[str]:
@@ -302,6 +312,7 @@ LIMIT: Final = _words(
 )
 TOOL_WORDS: Final = _words(r"\b(?:tools?|functions?|function declarations?)\b")
 IMAGE_WORDS: Final = _words(r"\b(?:images?|image_url|input_image)\b")
+PART_OF_TOOL: Final = _words(r"\b(?:characters?|strings?|tokens?|descriptions?|names?|bytes)\b")
 MANY: Final = _words(
     r"too many|too long|at most|max(?:imum)?|up to|limit|exceed|more than|no more|<="
 )
@@ -318,7 +329,7 @@ def _too_many_tools(refusal: Refusal, body: Body) -> Reading | None:
     is_named = "tools" in refusal.paths
     if count < 2 or not (is_named or refusal.says(TOOL_WORDS, MANY)):
         return None
-    if not is_named and any(path not in ("tools", "tools[]") for path in refusal.paths):
+    if not is_named and (refusal.paths or refusal.says(PART_OF_TOOL)):
         return None
     limit = _limit_in(refusal, count)
     return Reading(f"tools: {limit}", (Lesson("max_tools", str(limit)),)) if limit else None
@@ -415,6 +426,13 @@ SCHEMA_PATHS: Final = ("response_format", "text.format", "text")
 BAD_SCHEMA: Final = _words(r"invalid schema|schema is invalid|in context=|additionalProperties")
 
 
+SCHEMA_CONTENT: Final = _words(
+    r"keyword|propert(?:y|ies)|grammar|regex|pattern|\$?\bref\b|(?:any|one|all)of\b|nested|enum"
+    r"|min(?:items|length|imum)|max(?:items|length|imum)|additional|recursi|depth|complex"
+)
+"""Words about a part of a schema, as opposed to schemas at all."""
+
+
 def _json_schema(refusal: Refusal, body: Body) -> Reading | None:
     """Read that the server knows no schema, as opposed to a fault in the client's schema."""
     form = body.get("response_format") or (body.get("text") or {}).get("format")
@@ -428,8 +446,12 @@ def _json_schema(refusal: Refusal, body: Body) -> Reading | None:
     wants_other = refusal.says(_words(r"must be|expected|should be|one of|supported values"))
     if not (is_refused or wants_other):
         return None
-    value = "" if schema_format(body) is not None else "text"
-    return Reading(said or path, (Lesson("schema_as_prompt", value),))
+    lesson = Lesson("schema_as_prompt", "" if schema_format(body) is not None else "text")
+    if SCHEMA_CONTENT.search(refusal.raw):
+        # It is about this client's schema: others may send theirs.
+        applied = apply_lesson(body, lesson)
+        return applied and Reading(said or path, body=applied[0], note=applied[1])
+    return Reading(said or path, (lesson,))
 
 
 CHOICE_WORDS: Final = _words(
@@ -447,7 +469,9 @@ def _forced_choice(refusal: Refusal, body: Body) -> Reading | None:
     said = refusal.says(CHOICE_WORDS, CHOICE_REFUSED)
     if not (said or is_named) or refusal.says(_words(r"not found in|not in (?:the )?['\"`]?tools")):
         return None
-    return Reading(said or "tool_choice", (Lesson("free_tool_choice"),))
+    about_reasoning = refusal.says(_words(r"thinking|reasoning"))
+    value = "while reasoning" if about_reasoning and not reasoning_is_off(body) else ""
+    return Reading(said or "tool_choice", (Lesson("free_tool_choice", value),))
 
 
 ROLE_WORDS: Final = _words(

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import unquote
 
 from .body_parser import MAX_PARTS, read_error
 
@@ -28,6 +27,7 @@ MAX_NAMES: Final = 64
 
 _WORD: Final = re.compile(r"[a-z0-9_]+")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_=-]*")
+_PERCENT: Final = re.compile(rb"%([0-9a-fA-F]{2})")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
 _INDEX: Final = re.compile(r"\[(?:\d{1,6}|\*)?\]|\.\d{1,6}(?=\.|\Z)")
 _QUOTED: Final = re.compile(r"['\"`]([A-Za-z_][\w.\[\]*]{0,127})['\"`]", re.ASCII)
@@ -185,7 +185,8 @@ def _forms(text: str) -> Iterator[str]:
     """Yield a string as it is, and as a server may have decoded it."""
     yield text
     if "%" in text:
-        yield unquote(text)
+        raw = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), text.encode(errors="replace"))
+        yield raw.decode(errors="replace")
     if "\\" in text:
         yield _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else " ", text)
     if "&" in text:

@@ -26,7 +26,7 @@ from proxy.models import ModelLesson, Upstream
 from proxy.models.setup.lessons import MAX_TEXT, REMEMBERED
 from translator.dialect import Lesson
 from translator.notes import Note
-from translator.request.body_edits import apply_lessons, capability_of, reshapes
+from translator.request.body_edits import OMITTING, apply_lessons, capability_of, reshapes
 
 log = logging.getLogger("proxy.gateway")
 
@@ -143,7 +143,10 @@ def _key(server: UpstreamServer, model: str) -> Key:
 
 def is_configured(server: UpstreamServer, model: str, lesson: Lesson) -> bool:
     """Return whether the operator has decided what the lesson is about."""
-    if lesson.edit == "omit" and lesson.value.split(".")[0].removesuffix("[]") in server.extra_body:
+    if (
+        lesson.edit in OMITTING
+        and lesson.value.split(".")[0].removesuffix("[]") in server.extra_body
+    ):
         return True
     capability = capability_of(lesson)
     return bool(capability) and capability in server.capabilities_for(model)

@@ -225,7 +225,7 @@ def test_what_an_agent_s_request_needs_is_found_before_the_first_agent(listen):
 
     assert usual.ok is None
     assert "omit prompt_cache_key" in usual.text
-    assert "omit temperature" in usual.text
+    assert "temperature" in usual.text
     assert "reads over" in streamed.text, "with the body that the server accepts"
     assert "model_capabilities" in usual.hint
 

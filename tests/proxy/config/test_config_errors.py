@@ -8,12 +8,15 @@ import html
 import json
 import re
 import sqlite3
+import tomllib
+from typing import ClassVar
 
 import pytest
 from django.test import Client
 
 from proxy.bootstrap import env_check
 from proxy.config import apply, load
+from proxy.config.dump import export
 from proxy.models import Price, Route, RouteTarget, Team, Upstream
 from proxy.secrets import ConfigError
 from proxy.server import sighup_reload
@@ -262,6 +265,50 @@ class TestK04:
         response = root.post("/admin/proxy/upstream/add/", upstream_form(**changed))
 
         assert message in response.content.decode()
+        assert not Upstream.objects.exists()
+
+
+class TestModelCapabilities:
+    """The capabilities of single models are set by file, form and API, and are checked alike."""
+
+    GOOD: ClassVar = {"gpt-4o*": {"images": False}, "o3": {"efforts": ["low"]}}
+
+    def test_they_are_set_everywhere_and_exported(self, root):
+        file = MINIMAL.replace(
+            "[[routes]]",
+            'model_capabilities = { "gpt-4o*" = { images = false }, o3 = { efforts = ["low"] } }'
+            "\n[[routes]]",
+        )
+        row = {"name": "api", "dialect": "chat", "base_url": "https://a.example"}
+
+        page = upstream_form(name="form", model_capabilities=json.dumps(self.GOOD))
+        form = root.post("/admin/proxy/upstream/add/", page)
+        api = root.post(
+            "/api/v1/upstreams",
+            row | {"model_capabilities": self.GOOD},
+            content_type="application/json",
+        )
+        apply.apply(load.read(file))
+
+        assert (form.status_code, api.status_code) == (302, 201)
+        assert api.json()["model_capabilities"] == self.GOOD
+        stored = [*Upstream.objects.values_list("model_capabilities", flat=True)]
+        assert stored == [self.GOOD] * 3
+        assert tomllib.loads(export())["upstreams"][0]["model_capabilities"] == self.GOOD
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ({"gpt*": {"pictures": True}}, "models 'gpt*': unknown capability 'pictures'"),
+            ({"gpt*": {"images": "no"}}, "models 'gpt*': capability 'images' is 'no'"),
+            ({" ": {}}, "models ' ': "),
+        ],
+    )
+    def test_a_mistake_is_rejected(self, root, value, message):
+        page = upstream_form(model_capabilities=json.dumps(value))
+        form = root.post("/admin/proxy/upstream/add/", page)
+
+        assert message in html.unescape(form.content.decode())
         assert not Upstream.objects.exists()
 
 

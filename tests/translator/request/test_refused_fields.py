@@ -6,7 +6,13 @@ from tests.for_each import for_each
 from translator import openai_chat, openai_responses
 from translator.capabilities import Profile
 from translator.dialect import Lesson
-from translator.request.body_edits import EDITS, FIELDS, apply_lessons, capability_of
+from translator.request.body_edits import (
+    EDITS,
+    FIELDS,
+    OMITTING,
+    apply_lessons,
+    capability_of,
+)
 
 TOOL = {"name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}
 PICTURE = {"type": "image_url", "image_url": {"url": "https://pictures.test/a.png"}}
@@ -83,9 +89,8 @@ def responses(refusal, status=400, **fields):
 def test_a_field_is_left_out_in_chat(refusal, fields):
     found = chat(refusal)
 
-    assert [(lesson.edit, lesson.value) for lesson in found.lessons] == [
-        ("omit", f) for f in fields
-    ]
+    assert [lesson.value for lesson in found.lessons] == fields
+    assert {lesson.edit for lesson in found.lessons} <= OMITTING
     assert not any(f"'{name.rpartition('.')[2]}'" in str(found.body) for name in fields)
     again = openai_chat.DIALECT.repair(found.body, 400, refusal)
     assert again is None or not {*fields} & {lesson.value for lesson in again.lessons}
@@ -202,6 +207,35 @@ def test_a_schema_moves_to_the_prompt_and_then_json_mode_goes(refusal):
     both, _ = apply_lessons({**CHAT_BODY, "response_format": form},
                             [*first.lessons, *second.lessons])  # fmt: skip
     assert both == second.body
+
+
+def test_what_holds_while_a_model_reasons_does_not_hold_without():
+    sampling = chat(error("Unsupported parameter: 'temperature'")).lessons
+    choice = chat(error("Thinking mode does not support this tool_choice"),
+                  tool_choice="required").lessons  # fmt: skip
+    off = {**CHAT_BODY, "reasoning_effort": "none", "tool_choice": "required"}
+
+    assert apply_lessons(off, [*sampling, *choice]) == (off, [])
+    fixed, _ = apply_lessons({**off, "reasoning_effort": "low"}, [*sampling, *choice])
+    assert ("temperature" in fixed, fixed["tool_choice"]) == (False, "auto")
+    always = chat(error("Unsupported parameter: 'temperature'"), reasoning_effort="none").lessons
+    assert always == (("omit", "temperature"),)
+
+
+def test_one_client_s_schema_takes_schemas_from_nobody():
+    form = {"type": "json_schema", "json_schema": SCHEMA}
+    refusal = error("Unsupported keyword patternProperties in JSON schema")
+
+    found = chat(refusal, response_format=form)
+
+    assert found.body["response_format"] == {"type": "json_object"}
+    assert found.lessons == ()
+
+
+def test_a_long_name_of_a_tool_cuts_no_tools():
+    tools = [{"type": "function", "function": {"name": f"t{n}"}} for n in range(90)]
+
+    assert chat(error("tools: a name has at most 64 characters"), tools=tools) is None
 
 
 def test_a_fault_in_the_client_s_schema_is_reported():

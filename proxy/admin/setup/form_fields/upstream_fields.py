@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -220,7 +220,7 @@ class ModelCapabilitiesField(StorableJson):
     """A textarea for a JSON object, as names of models contain dots and globs."""
 
     widget = TextArea
-    empty = staticmethod(dict)
+    empty: Callable[[], Any] = staticmethod(dict)
 
 
 class AssignmentsField(StorableJson):

@@ -55,12 +55,16 @@ def test_what_is_learnt_is_stored_and_applied_by_every_process(
     assert first.status == 200
     until(lambda: ModelLesson.objects.filter(model=model).exists())
     row = ModelLesson.objects.get(model=model)
-    assert (row.edit, row.value, row.upstream.name) == ("omit", "temperature", "chat")
+    assert (row.edit, row.value, row.upstream.name) == (
+        "omit_while_reasoning",
+        "temperature",
+        "chat",
+    )
     assert "temperature" in row.words
     other = ModelMemory()  # of another process
     other.synchronize()
     server = next(r for r in directory.snapshot.globs if r.model == "chat-*").targets[0].server
-    assert list(other.lessons(server, model)) == [Lesson("omit", "temperature")]
+    assert list(other.lessons(server, model)) == [Lesson("omit_while_reasoning", "temperature")]
     second = gateway.post(message(model, temperature=0.3))
     assert second.status == 200
     assert [("temperature" in r.json) for r in scripted.requests_for(model)] == [True, False, False]
@@ -80,7 +84,7 @@ def test_the_button_resets_it_everywhere(gateway: GatewayClient, scripted: Scrip
     reset = client.post(f"/admin/proxy/upstream/{upstream.pk}/forget/")
 
     assert model in page
-    assert "omit temperature" in page
+    assert "omit while reasoning temperature" in page
     assert (shown.status_code, reset.status_code) == (405, 302)
     assert not ModelLesson.objects.filter(upstream=upstream).exists()
     assert "reset" in AuditEntry.objects.latest("pk").detail

@@ -139,12 +139,15 @@ def test_sampling_fields_are_sent_to_servers_that_accept_them():
     assert fates(make_request(**sampling), "generic") == {"top_k": "dropped"}
 
 
-def test_reasoning_models_take_no_sampling_unless_reasoning_is_off():
+@for_each("profile", ["openai", "azure", "generic"])
+def test_sampling_is_sent_unless_configured_otherwise(profile):
     request = make_request(temperature=0.5)
+    without = {"sampling_with_reasoning": False, "efforts": ("none", "low")}
 
-    assert "temperature" not in body(request, "openai")
-    assert fates(request, "openai") == {"temperature": "dropped"}
-    assert body(request | OFF, "openai")["temperature"] == 0.5
+    assert body(request, profile)["temperature"] == 0.5
+    assert fates(request, profile) == {}
+    assert "temperature" not in build(request, **without).body
+    assert build(request | OFF, **without).body["temperature"] == 0.5
 
 
 def test_stop_sequences_are_matched_locally():

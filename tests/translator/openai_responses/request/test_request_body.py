@@ -131,10 +131,14 @@ def test_sampling_fields_are_sent_to_servers_that_accept_them():
     assert fates(make_request(**sampling), "generic") == {"top_k": "dropped"}
 
 
-def test_reasoning_models_take_no_sampling_unless_reasoning_is_off():
-    assert "temperature" not in body(make_request(temperature=0.5))
-    assert fates(make_request(temperature=0.5)) == {"temperature": "dropped"}
-    assert body(make_request(temperature=0.5, **OFF))["temperature"] == 0.5
+def test_sampling_is_sent_unless_configured_otherwise():
+    request, off = make_request(temperature=0.5), make_request(temperature=0.5, **OFF)
+    without = {"sampling_with_reasoning": False, "efforts": ("none", "low")}
+
+    assert body(request)["temperature"] == 0.5
+    assert fates(request) == {}
+    assert "temperature" not in build(request, **without).body
+    assert build(off, **without).body["temperature"] == 0.5
 
 
 def test_a_request_to_count_tokens_has_no_limit():
