@@ -98,10 +98,10 @@ TOOL_RESULT: Final = object_of(
 )
 
 # The gateway returns tool arguments that are not valid JSON to the client as a raw string, and
-# other gateways return null or a list. Every upstream gets an object (``call_arguments``).
+# others return null, a list or nothing. Every upstream gets an object (``call_arguments``).
 TOOL_USE: Final = object_of(
-    {"id": non_empty_string, "name": non_empty_string, "input": any_value},
-    {"cache_control": CACHE_CONTROL},
+    {"id": non_empty_string, "name": non_empty_string},
+    {"cache_control": CACHE_CONTROL, "input": any_value},
 )
 
 SERVER_RESULT: Final = object_of({"tool_use_id": non_empty_string, "content": any_value})

@@ -188,9 +188,9 @@ def _rewrite_result(block: Block, path: str, notes: list[Note]) -> Block:
 def _rewrite_block(block: Any, path: str, notes: list[Note]) -> Any:
     """Return the block, as the same object if unchanged."""
     kind = _field(block, "type")
-    if kind in CALLS and not isinstance(block.get("input", {}), dict):
+    if kind in CALLS and not isinstance(block.get("input"), dict):
         notes.append(Note(f"{path}.input", *REPAIRED))
-        return {**block, "input": object_arguments(block["input"])}
+        return {**block, "input": object_arguments(block.get("input"))}
     if kind == "tool_result":
         return _rewrite_result(block, path, notes)
     if kind == "text" and any(map(_is_foreign_citation, _list(block.get("citations")))):

@@ -13,7 +13,7 @@ from translator.upstream_errors import anthropic_path
 
 from .builder import RequestBuilder
 from .history_shapes import NO_IMAGE
-from .media import File, file_name, read_pdf, read_picture
+from .media import File, embedded_source, file_name, read_pdf, read_picture
 from .text_fallbacks import document_text, search_result_text
 
 Block = dict[str, Any]
@@ -82,7 +82,7 @@ class PartBuilder(ABC, Generic[Part]):
         if not builder.profile.images:
             builder.add_note(path, "dropped", "this upstream does not accept images")
             return [self.text_part(NO_IMAGE)]
-        source = block["source"]
+        source = embedded_source(block["source"])
         match source.get("type"):
             case "base64":
                 file = read_picture(source)

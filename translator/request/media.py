@@ -33,6 +33,15 @@ class File(NamedTuple):
     """Why the file is not sent; "" for a file that can be sent."""
 
 
+def embedded_source(source: Source) -> Source:
+    """Return the ``base64`` source of a picture whose URL contains its data; others unchanged."""
+    url = source.get("url")
+    if source.get("type") != "url" or not (isinstance(url, str) and url.startswith(DATA_URL)):
+        return source
+    media_type = url[len(DATA_URL) : MAX_LABEL].partition(";")[0]
+    return {"type": "base64", "media_type": media_type, "data": url}
+
+
 def read_picture(source: Source) -> File:
     """Return a ``base64`` picture with its true media type."""
     data, repair = _plain_base64(source["data"])

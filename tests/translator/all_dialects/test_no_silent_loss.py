@@ -5,6 +5,7 @@ fields are accepted with a note.
 """
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -396,3 +397,13 @@ def test_there_is_no_limit_of_tools_unless_one_is_set(profile, dialect):
     many = tools(*[{**LOOK, "name": f"look_{n}"} for n in range(300)])
 
     assert len(whole(many, dialect, profile)[0]["tools"]) == 300
+
+
+@for_each("dialect", DIALECTS)
+def test_a_call_without_arguments_has_an_empty_object(dialect):
+    bare = {name: value for name, value in CALL.items() if name != "input"}
+
+    body, notes = whole(reply(bare), dialect, "openai")
+
+    assert '"arguments": "{}"' in json.dumps(body)
+    assert ("messages.1.content.1.input", "repaired") in [(n.path, n.fate) for n in notes]

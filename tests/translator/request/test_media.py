@@ -105,6 +105,22 @@ def test_a_file_name_is_safe_and_ends_in_pdf(title, name):
     assert file_name(title) == name
 
 
+@DIALECTS
+def test_a_url_that_contains_its_picture_is_checked_too(dialect):
+    urls = [
+        f"data:image/svg+xml;base64,{encoded(SVG)}", "data:image/svg+xml,<svg/>",
+        f"data:image/png;base64,{encoded(PNG)}", "https://example.org/a.svg",
+    ]  # fmt: skip
+    blocks = [{"type": "image", "source": {"type": "url", "url": url}} for url in urls]
+
+    made = dialect.build_request(make_request(user(*blocks)), TranslationTarget())
+
+    assert [note.path for note in made.notes if note.fate == "dropped"] == [
+        "messages.0.content.0", "messages.0.content.1",
+    ]  # fmt: skip
+    assert all(url in str(made.body) for url in urls[2:])
+
+
 def picture(data: bytes) -> dict[str, object]:
     return {"type": "image", "source": source(encoded(data), "image/svg+xml")}
 

@@ -87,7 +87,7 @@ def _add_text(turn: AssistantTurn, block: Block, path: str, builder: RequestBuil
 def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: RequestBuilder) -> None:
     function: FunctionCall = {
         "name": upstream_name(block["name"]),
-        "arguments": arguments_json(block["input"], path, builder),
+        "arguments": arguments_json(block.get("input"), path, builder),
     }
     call_id = upstream_call_id(block["id"], builder.target)
     if builder.target.recorded_calls:

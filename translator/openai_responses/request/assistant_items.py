@@ -103,7 +103,7 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
             "type": "function_call",
             "call_id": call_id,
             "name": upstream_name(block["name"]),
-            "arguments": arguments_json(block["input"], path, builder),
+            "arguments": arguments_json(block.get("input"), path, builder),
         }
     )
 
@@ -122,7 +122,7 @@ def _add_mcp_call(turn: AssistantTurn, block: Block, path: str, builder: Request
         "id": f"mcp_{block['id'].removeprefix(MCP_ID)}"[:MAX_ITEM_ID],
         "server_label": label,
         "name": block["name"],
-        "arguments": arguments_json(block["input"], path, builder),
+        "arguments": arguments_json(block.get("input"), path, builder),
     }
     turn.mcp_calls[block["id"]] = item
     turn.items.append(item)
