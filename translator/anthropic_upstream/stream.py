@@ -20,10 +20,10 @@ from translator.dialect import ResponseContext, UpstreamCall, UpstreamError
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
 from translator.message_stream.malformed_events import MALFORMED_DATA_ERRORS
+from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
 from translator.notes import Note
 from translator.request.id_mapping import message_id
 from translator.secret_redaction import redact_error_body
-from translator.stream.spliced import FIRST_DROPPED, SPLICED
 from translator.stream.tool_arguments import compact_json
 from translator.stream.unknown_events import UnknownEvents
 

@@ -23,6 +23,7 @@ from translator.errors import BadUpstream
 from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.spliced import SPLICED
 from translator.notes import EMPTY_OUTPUT, Note
 from translator.openai_chat.reasoning_details import (
     OPAQUE,
@@ -31,7 +32,6 @@ from translator.openai_chat.reasoning_details import (
     reasoning_text,
 )
 from translator.request.id_mapping import message_id
-from translator.stream.spliced import SPLICED
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import find_error
