@@ -83,6 +83,8 @@ class ResponseContext:
     tool_names: Mapping[str, str] = field(default_factory=dict)
     """Tool name sent upstream -> the client's tool name, where they differ (above 64
     characters)."""
+    declared_tools: frozenset[str] = NO_FIELDS
+    """The client's names of its tools."""
     optional_properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Tool name -> properties that OpenAI's strict mode made nullable; nulls of these properties
     are removed from the tool's arguments."""

@@ -15,6 +15,9 @@ MAX_COUNT: Final = 10**8
 window of this size."""
 
 
+CALL_CHARACTERS: Final = 48
+"""What a call takes beside its name and arguments, for estimates: about twelve tokens."""
+
 MAX_ITERATIONS: Final = 1000
 """Maximum iterations that are read of one response; a request makes far fewer."""
 
@@ -248,7 +251,7 @@ def merge_usage(previous: Usage, latest: Usage) -> Usage:
     their total. Without cache counts, the input at the start may be an estimate; the first object
     with cache counts replaces it.
     """
-    counts = {
+    counts: dict[str, Any] = {
         name: _larger(getattr(previous, name), getattr(latest, name)) for name in OTHER_COUNTS
     }
     names = {name: getattr(latest, name) or getattr(previous, name) for name in NAMES}
@@ -271,7 +274,7 @@ def merge_usage(previous: Usage, latest: Usage) -> Usage:
     )
 
 
-def _with_known_input(previous: Usage, latest: Usage) -> dict[str, int | None]:
+def _with_known_input(previous: Usage, latest: Usage) -> dict[str, Any]:
     """Return the latest input counts; those that it leaves out are as before."""
     known = {
         name: getattr(previous if getattr(latest, name) is None else latest, name)
@@ -323,7 +326,7 @@ def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:
     return usage, notes
 
 
-def _input_from_wire(wire: dict[str, Any], notes: list[Note]) -> dict[str, int | None]:
+def _input_from_wire(wire: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
     """Return the input counts, by their names in ``Usage``."""
     lifetimes = (
         "cache_creation.ephemeral_5m_input_tokens",

@@ -9,15 +9,21 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from translator.anthropic.types import Event
-from translator.anthropic.usage import NO_USAGE, Usage, merge_usage, usage_from_wire
+from translator.anthropic.usage import (
+    CALL_CHARACTERS,
+    NO_USAGE,
+    Usage,
+    merge_usage,
+    usage_from_wire,
+)
 from translator.dialect import ResponseContext, UpstreamCall, UpstreamError
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
 from translator.message_stream.malformed_events import MALFORMED_DATA_ERRORS
+from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
 from translator.notes import Note
 from translator.request.id_mapping import message_id
 from translator.secret_redaction import redact_error_body
-from translator.stream.spliced import FIRST_DROPPED, SPLICED
 from translator.stream.tool_arguments import compact_json
 from translator.stream.unknown_events import UnknownEvents
 
@@ -307,6 +313,11 @@ class AnthropicStream:
         self._set_stop_reason(message.get("stop_reason"))
         self._merge_usage(message.get("usage"))
 
+    def _count_start(self, event: Event) -> None:
+        block = event["content_block"]
+        if block["type"] in CALL_BLOCKS:
+            self._characters += len(block["name"]) + CALL_CHARACTERS
+
     def _count_delta(self, event: Event) -> None:
         name = STRING_DELTAS.get(event["delta"]["type"])
         if name is not None:
@@ -329,6 +340,7 @@ class AnthropicStream:
     # At the end of the class, where the functions above can be referenced by name.
     READERS: ClassVar[Mapping[str, Callable[["AnthropicStream", Event], None]]] = {
         "content_block_delta": _count_delta,
+        "content_block_start": _count_start,
         "message_delta": _read_message_delta,
         "message_start": _read_message_start,
     }

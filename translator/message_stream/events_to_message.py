@@ -82,7 +82,7 @@ class MessageFold:
         return str(newest[0].get("type", "")) if newest else ""
 
     def _start_message(self, message: Message) -> None:
-        """Start the message; a second start begins it again (see ``stream.spliced``)."""
+        """Start the message; a second start begins it again (see ``spliced``)."""
         self._message = {**message}
         self._blocks.clear()
         self._buffers.clear()

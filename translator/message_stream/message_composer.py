@@ -16,12 +16,13 @@ from translator.errors import BadUpstream
 from translator.notes import Note
 from translator.stream.stop_scanner import StopScanner
 from translator.stream.text_buffer import TextBuffer
-from translator.stream.tool_arguments import compact_json
+from translator.stream.tool_arguments import compact_json, without_nulls
 
 from .open_block import Block, Delta, Key, merge_deltas
 from .stream_grammar import MessageWriter
 from .structured_answer import restored_answer
 from .tool_input import BROKEN_ARGUMENTS, finish_input
+from .wrapped_calls import UNWRAPPED, WRAPPERS, calls_inside, inner_id
 
 __all__ = ["Block", "Key", "MessageComposer"]
 
@@ -61,6 +62,11 @@ class MessageComposer:
         return self._queue[0] if self._queue else None
 
     @property
+    def has_output(self) -> bool:
+        """Whether any block was sent."""
+        return self.writer.index >= 0
+
+    @property
     def block_count(self) -> int:
         """The number of blocks sent or queued so far."""
         return len(self._blocks)
@@ -92,7 +98,7 @@ class MessageComposer:
     # Text
 
     def add_text(self, key: Key, piece: str) -> Block | None:
-        """Send text; the first character opens its block, so there are no empty text blocks.
+        """Send text; the first visible character opens its block, so no text block is blank.
 
         Returns the block, or None if no more content is sent.
         """
@@ -110,7 +116,7 @@ class MessageComposer:
         if self.context.answer is not None:
             return block  # sent at the end of the block
         if block.scanner is None:
-            self._send(block, {"type": "text_delta", "text": piece})
+            self._send_text(block, piece)
             return block
         piece, self.matched_stop = block.scanner.feed(piece)
         self._send_scanned(block, piece)
@@ -123,7 +129,7 @@ class MessageComposer:
     def add_citation(self, key: Key, citation: dict[str, Any]) -> None:
         """Add a citation to an open text block; drop the citation if that block is not open."""
         block = self._blocks.get(key)
-        if block is not None and not block.is_closed and block.type == "text":
+        if block is not None and not block.is_closed and block.is_visible:
             block.citations.append(citation)
             self._send(block, {"type": "citations_delta", "citation": citation})
 
@@ -177,8 +183,13 @@ class MessageComposer:
         if previous is not None:
             self._close(previous)
         block = self._enqueue(key, {"type": "tool_use", "id": id, "name": name, "input": {}})
-        block.delays_arguments = bool(self.context.optional_properties.get(name))
-        self._send(block, block.make_delta(""))
+        declared = self.context.declared_tools
+        block.is_wrapper = bool(declared) and name in WRAPPERS and name not in declared
+        block.delays_arguments = block.is_wrapper or bool(
+            self.context.optional_properties.get(name)
+        )
+        if not block.is_wrapper:
+            self._send(block, block.make_delta(""))
 
     def record_call(self, name: str, call: UpstreamCall, loss: Note) -> None:
         """Record what a call's id does not carry; without a record, add the note ``loss``."""
@@ -326,7 +337,22 @@ class MessageComposer:
         """Send text in which the scanner found no stop sequence."""
         if piece and block.scanned_text is not None:
             block.scanned_text.append(piece)
-            self._send(block, {"type": "text_delta", "text": piece})
+            self._send_text(block, piece)
+
+    def _send_text(self, block: Block, piece: str) -> None:
+        """Send text; white space at the start waits for something visible.
+
+        Anthropic refuses every request with a text block of white space alone in its history.
+        """
+        if not block.is_visible:
+            if piece.isspace():
+                block.held_space.append(piece)
+                return
+            block.is_visible = True
+            if block.held_space:
+                piece = "".join(block.held_space) + piece
+                block.held_space = []
+        self._send(block, {"type": "text_delta", "text": piece})
 
     def _send(self, block: Block, delta: Delta) -> None:
         if self._queue[0] is not block:
@@ -369,6 +395,8 @@ class MessageComposer:
                     self._send_scanned(block, block.scanner.flush())
             case "thinking":
                 self._sign(block)
+            case "tool_use" if block.is_wrapper and self._unwrap(block):
+                return
             case "tool_use" | "server_tool_use":
                 self._check_arguments(block)
             case _:
@@ -380,6 +408,36 @@ class MessageComposer:
                 if self.context.finished_blocks
                 else None
             )
+
+    def _unwrap(self, block: Block) -> bool:
+        """Write the calls inside a wrapper, each as a block; return False if it is no wrapper."""
+        calls = calls_inside(block.received, self._declared_name)
+        if calls is None:
+            self._send(block, block.make_delta(""))
+            return False
+        self.add_note(UNWRAPPED)
+        if self.context.single_tool_call and len(calls) > 1:
+            self.add_note(EXCESS_CALL)
+            del calls[1:]
+        self.tool_calls += len(calls) - 1
+        for number, (name, inner) in enumerate(calls):
+            value = without_nulls(inner, self.context.optional_properties.get(name, frozenset()))
+            inner_block = {
+                "type": "tool_use",
+                "id": inner_id(block.content_block["id"], number),
+                "name": name,
+                "input": {},
+            }
+            self.writer.open_block(inner_block)
+            for piece in ("", compact_json(value)):
+                self.writer.write_delta(block.make_delta(piece))
+            finished = {**inner_block, "input": value}
+            self.writer.close_block(finished if self.context.finished_blocks else None)
+        return True
+
+    def _declared_name(self, name: str) -> str | None:
+        name = self.context.tool_names.get(name, name)
+        return name if name in self.context.declared_tools else None
 
     def _sign(self, block: Block) -> None:
         """Write exactly one ``signature_delta``, right before the block's stop, like Anthropic."""

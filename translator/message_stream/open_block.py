@@ -45,8 +45,10 @@ class Block:
         "delays_arguments",
         "has_object",
         "held_comma",
+        "held_space",
         "is_closed",
         "is_started",
+        "is_visible",
         "is_wrapper",
         "key",
         "leftovers",
@@ -71,6 +73,8 @@ class Block:
         # Text that can be sent, because it contains no stop sequence.
         self.scanned_text: TextBuffer | None = None
         self.is_started = False  # whether ``content_block_start`` was sent
+        self.is_visible = False  # whether the text so far is more than white space
+        self.held_space: list[str] = []  # white space at the start of the text
         self.is_closed = False  # whether the upstream finished the block
         # Whether arguments are sent at the block's end, after validation.
         self.delays_arguments = False

@@ -47,6 +47,7 @@ def _thinking_switch(name: str, *, off: bool) -> dict[str, Any]:
 def restore_reasoning(
     thinking_blocks: list[dict[str, Any]],
     carried_details: list[dict[str, Any]],
+    hidden_texts: list[str],
     path: str,
     builder: RequestBuilder,
     *,
@@ -54,7 +55,8 @@ def restore_reasoning(
 ) -> dict[str, Any]:
     """Return the reasoning field of an assistant message, with reasoning of this upstream only.
 
-    ``carried_details`` is the reasoning in the ids of the message's tool calls.
+    ``carried_details`` is the reasoning in the ids of the message's tool calls, ``hidden_texts``
+    that in their records.
     """
     field, target = builder.profile.reasoning_field, builder.target
     signed_items = [_verify_block(block, target) for block in thinking_blocks]
@@ -70,7 +72,7 @@ def restore_reasoning(
     ]
     if target.signing_keys is not None and None in signed_items:
         builder.add_note(path, "ignored", "reasoning of another upstream or model is not sent")
-    texts = list(filter(None, own_texts))
+    texts = list(filter(None, own_texts)) or hidden_texts
     if opaque:
         text_field = {"reasoning_text": "\n\n".join(texts)} if texts else {}
         return {**text_field, OPAQUE: opaque}

@@ -210,6 +210,7 @@ def build_response_context(builder: RequestBuilder, **extra: Any) -> ResponseCon
         model=request["model"],
         target=target,
         tool_names=builder.tool_names,
+        declared_tools=_declared_tools(request),
         optional_properties=builder.optional_properties,
         answer=builder.answer,
         stop_sequences=_stop_sequences(request),
@@ -222,6 +223,11 @@ def build_response_context(builder: RequestBuilder, **extra: Any) -> ResponseCon
         else _reported_fields(request),
         **extra,
     )
+
+
+def _declared_tools(request: MessagesRequest) -> frozenset[str]:
+    tools = request.get("tools")
+    return frozenset(tool["name"] for tool in tools if "name" in tool) if tools else NO_FIELDS
 
 
 MAX_STOP_SEQUENCES: Final = 64

@@ -85,6 +85,9 @@ class StreamingResponseWriter:
     def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
         if not self._metadata:
             return b""
+        if any(event["type"] == "message_stop" for event in events):
+            # The whole response came in one read: its first content is sent now, too.
+            self._entry.first_content_sent()
         return b"".join(
             encode_event(metadata_event(self._entry, event))
             for event in events

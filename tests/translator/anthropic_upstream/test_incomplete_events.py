@@ -7,7 +7,7 @@ from translator.anthropic_upstream import DIALECT
 from translator.anthropic_upstream.stream import ESTIMATED_USAGE, AnthropicStream
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
-from translator.stream.spliced import FIRST_DROPPED, SPLICED
+from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
 
 from .test_stream_validator import closed
 

@@ -372,3 +372,24 @@ def test_a_block_has_its_type_and_deltas():
         "thinking",
         {"type": "thinking_delta", "thinking": "a"},
     )
+
+
+@for_each(
+    ("pieces", "expected"),
+    [
+        ([" ", "\n\n"], []),
+        ([" ", "\n", "a", " "], [" \na "]),
+        (["a", "\n\n", "b"], ["a\n\nb"]),
+        (["\u00a0\u2003"], []),
+    ],
+)
+@for_each("stops", [(), ("STOP", "\n\nHuman:")])
+def test_no_block_of_white_space_alone_is_made(pieces, expected, stops):
+    composer, events = started(stop_sequences=stops)
+    for piece in pieces:
+        events += composer.add_text("t", piece)
+    events += composer.start_tool_call("c", id="call_1", name="f")
+    events += composer.add_text("u", "\n")
+    blocks = content(ended(composer, events, "tool_use"))
+
+    assert [block["text"] for block in blocks if block["type"] == "text"] == expected

@@ -5,7 +5,7 @@ from typing import Any, Final, cast
 
 from translator.errors import BadRequest
 from translator.openai_chat.reasoning import CARRIED_FIELDS, restore_reasoning
-from translator.openai_chat.reasoning_details import REASONING_DETAILS
+from translator.openai_chat.reasoning_details import HIDDEN_TEXT, REASONING_DETAILS
 from translator.openai_chat.types import ChatMessage, FunctionCall, ToolCall
 from translator.request.builder import RequestBuilder
 from translator.request.call_arguments import arguments_json
@@ -32,6 +32,7 @@ class AssistantTurn:
         self.thinking_blocks: list[Block] = []
         # OpenRouter's ``reasoning_details`` in the ids of the calls
         self.carried_details: list[Block] = []
+        self.hidden_texts: list[str] = []  # reasoning in the records of the calls
         self.summaries: list[str] = []  # texts of the compaction blocks before this turn
 
 
@@ -64,10 +65,11 @@ def build_assistant_message(
     if turn.calls:
         message["tool_calls"] = turn.calls
     required = builder.profile.reasoning_required_with_tools
-    if turn.thinking_blocks or turn.carried_details or required:
+    if turn.thinking_blocks or turn.carried_details or turn.hidden_texts or required:
         message |= restore_reasoning(
             turn.thinking_blocks,
             turn.carried_details,
+            turn.hidden_texts,
             path,
             builder,
             with_tools=bool(turn.calls),
@@ -95,6 +97,8 @@ def _add_tool_use(turn: AssistantTurn, block: Block, path: str, builder: Request
     carried = carried_fields(block["id"], builder.target)
     inner = carried.pop("function", None)
     details = carried.get(REASONING_DETAILS)
+    if isinstance(hidden_text := carried.get(HIDDEN_TEXT), str):
+        turn.hidden_texts.append(hidden_text)
     if isinstance(details, list):
         turn.carried_details += [entry for entry in details if isinstance(entry, dict)]
     fields = {name: value for name, value in carried.items() if name in CARRIED_FIELDS}

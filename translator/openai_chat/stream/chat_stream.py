@@ -23,6 +23,7 @@ from translator.errors import BadUpstream
 from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.spliced import SPLICED
 from translator.notes import EMPTY_OUTPUT, Note
 from translator.openai_chat.reasoning_details import (
     OPAQUE,
@@ -31,7 +32,6 @@ from translator.openai_chat.reasoning_details import (
     reasoning_text,
 )
 from translator.request.id_mapping import message_id
-from translator.stream.spliced import SPLICED
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import find_error
@@ -73,7 +73,10 @@ class ChatStream:
         self.upstream_model = ""
         self._texts = TextBlocks(self.composer)
         self._calls = ToolCalls(
-            self.composer, self._texts.close_segment, self._texts.take_hidden_details
+            self.composer,
+            self._texts.close_segment,
+            self._texts.take_hidden_details,
+            self._texts.take_hidden_text,
         )
         # The id of the last chunk, how many chunks in a row had it, and whether ids prove nothing.
         self._chunk_id, self._chunks_with_id, self._ids_vary = "", 0, False
@@ -378,7 +381,7 @@ class ChatStream:
     def _finish(self) -> None:
         """Close open blocks and end the message with the stop reason of docs/mapping.md 3.3."""
         self._close_open_block()
-        if not self.composer.block_count and FINISH_REASONS.get(self._finish_reason) in COMPLETE:
+        if not self.composer.has_output and FINISH_REASONS.get(self._finish_reason) in COMPLETE:
             self._texts.show_hidden_reasoning()
         matched = self.composer.matched_stop or self._upstream_stop
         if matched is not None:

@@ -128,6 +128,13 @@ class TextBlocks:
             self._add_plain_text(reasoning)
             self.close_segment()
 
+    def take_hidden_text(self) -> str:
+        """Return the reasoning that no block shows; the record of the next call contains it."""
+        text = self._hidden_reasoning.getvalue()
+        if text:
+            self._hidden_reasoning = TextBuffer()
+        return text
+
     def take_hidden_details(self) -> list[dict[str, Any]]:
         """Return the entries that no block shows; the id of the next tool call contains them."""
         details, self._hidden_details = self._hidden_details, []

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from translator.anthropic.stop_reason import is_at_limit
-from translator.anthropic.usage import Usage
+from translator.anthropic.usage import CALL_CHARACTERS, Usage
 from translator.dialect import UpstreamCall
 from translator.message_stream.message_composer import Block, MessageComposer
 from translator.notes import Note
 from translator.openai_chat.reasoning import call_fields
-from translator.openai_chat.reasoning_details import REASONING_DETAILS
+from translator.openai_chat.reasoning_details import HIDDEN_TEXT, REASONING_DETAILS
 from translator.request.id_mapping import carried_fields, client_call_id, record_name
 from translator.stream.tool_arguments import compact_json, is_unclosed
 
@@ -36,6 +36,9 @@ REPEATED_CALL: Final = Note("content", "ignored", "a repeated call with the same
 
 ARGUMENT_FIELDS: Final = ("parameters", "input")
 """Other names of the ``arguments`` field: in Llama's own format, and from proxies for Anthropic."""
+
+TEXTS: Final = ("reasoning", "reasoning_content")
+"""The fields in which a server takes back its reasoning as plain text."""
 
 FUNCTION_CALL: Final = "function_call"
 """Used as the index of the single call in OpenAI's older ``function_call`` API."""
@@ -83,19 +86,22 @@ class ToolCalls:
         composer: MessageComposer,
         close_other_block: Callable[[], None],
         take_hidden_details: Callable[[], list[dict[str, Any]]],
+        take_hidden_text: Callable[[], str],
     ) -> None:
         """Create an instance; ``close_other_block`` is called before a tool call starts.
 
         ``take_hidden_details`` returns the reasoning that no block shows and that must go back with
         the next call (OpenRouter's ``reasoning_details``); the call's id carries it.
+        ``take_hidden_text`` returns plain reasoning, which is too long for an id.
         """
         # Calls are in order of arrival. The list is cleared when all calls end.
         self.open_calls: list[StreamedToolCall] = []
-        self.characters = 0  # number of characters in all arguments, to estimate the output tokens
+        self.characters = 0  # number of characters in all calls, to estimate the output tokens
         self.seed = ""  # the message id; missing call ids are derived from it
         self._composer = composer
         self._close_other_block = close_other_block
         self._take_hidden_details = take_hidden_details
+        self._take_hidden_text = take_hidden_text
         profile = composer.context.target.profile
         self._cumulative = profile.cumulative_arguments
         # The id carries the signature, so the call must not start before it has arrived.
@@ -317,8 +323,10 @@ class ToolCalls:
         if call.is_started or not call.name:
             return
         call.is_started = True
+        self.characters += len(call.name) + CALL_CHARACTERS
         call.client_id = self._client_id(call.id or self._derived_id(call), call.fields)
         self._client_ids.add(call.client_id)
+        self._record_hidden_text(call)
         self._close_other_block()
         self._composer.start_tool_call(call.key, id=call.client_id, name=call.name)
         if call.is_complete:
@@ -360,6 +368,13 @@ class ToolCalls:
             self._record(call, fields, LATE_FIELDS)
         else:
             call.fields |= fields
+
+    def _record_hidden_text(self, call: StreamedToolCall) -> None:
+        """Record the reasoning before a call for a server that takes it back, in a session."""
+        target = self._composer.context.target
+        text = self._take_hidden_text()
+        if text and target.recorded_calls is not None and target.profile.reasoning_field in TEXTS:
+            self._record(call, {HIDDEN_TEXT: text}, LATE_REASONING)
 
     def _record_late_reasoning(self, details: list[dict[str, Any]]) -> None:
         """Record reasoning after the start of the last call, with the reasoning before it."""

@@ -6,6 +6,7 @@ only what is missing. The content sent so far is stored for each item and part.
 
 from typing import Any
 
+from translator.anthropic.usage import CALL_CHARACTERS
 from translator.message_stream.citations import cite_annotation
 from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.message_composer import Key, MessageComposer
@@ -193,6 +194,7 @@ class OutputBlocks:
         if item.is_started or item.is_done or not (item.name and item.call_id):
             return
         item.is_started = True
+        self.characters += len(item.name) + CALL_CHARACTERS
         self._end_others(item)
         call_id = self.call_ids.issue(item.call_id)
         self.composer.start_tool_call((item.key, "call"), id=call_id, name=item.name)

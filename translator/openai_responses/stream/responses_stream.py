@@ -27,10 +27,10 @@ from translator.dialect import ResponseContext, TextLocation, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.spliced import SPLICED
 from translator.notes import EMPTY_OUTPUT
 from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.request.id_mapping import message_id
-from translator.stream.spliced import SPLICED
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import error_in_body, error_in_event, error_in_response, has_reason

@@ -62,7 +62,7 @@ def test_a_client_without_streaming_receives_the_whole_message(
     reply = gateway.post(message(model))
 
     assert reply.status == 200
-    assert reply.json["content"] == [{"type": "text", "text": "Hello there."}]
+    assert reply.json["content"] == [{"type": "text", "text": "Hello there.", "citations": None}]
     assert reply.json["stop_reason"] == "end_turn"
     assert reply.json["usage"]["output_tokens"] == 5
     assert scripted.requests_for(model)[-1].json["stream"] is True
@@ -149,7 +149,7 @@ def test_extra_events_are_sent_only_on_request(gateway: GatewayClient, scripted:
     assert metadata["tokens"] == {"input": 12, "output": 5, "source": "reported"}
     assert [note["path"] for note in metadata["notes"]] == ["top_k"]
     (stop,) = [e for e in rich.events if e["type"] == "content_block_stop"]
-    assert stop["content_block"] == {"type": "text", "text": "Hello there."}
+    assert stop["content_block"] == {"type": "text", "text": "Hello there.", "citations": None}
 
 
 @for_each(

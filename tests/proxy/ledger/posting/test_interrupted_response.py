@@ -33,7 +33,7 @@ def test_an_interrupted_response_has_its_received_text_and_estimated_tokens() ->
     )
 
     assert part.answer is not None
-    assert part.answer["content"] == [{"type": "text", "text": "Half an answer"}]
+    assert part.answer["content"] == [{"type": "text", "text": "Half an answer", "citations": None}]
     assert part.answer["stop_reason"] is None
     assert part.usage["source"] == "estimated"
     assert part.usage["input"] > 0
@@ -88,7 +88,7 @@ def test_the_last_attempt_is_rebuilt() -> None:
     part = rebuild_interrupted(records)
 
     assert part.answer is not None
-    assert part.answer["content"] == [{"type": "text", "text": "second"}]
+    assert part.answer["content"] == [{"type": "text", "text": "second", "citations": None}]
 
 
 def test_an_error_body_is_not_part_of_a_response() -> None:

@@ -38,4 +38,4 @@ def test_a_json_response_is_replayed() -> None:
     replayed = stream_replay.replay(request, TARGET, [(1.0, json.dumps(response).encode())])
 
     assert replayed.answer is not None
-    assert replayed.answer["content"] == [{"type": "text", "text": "Yes."}]
+    assert replayed.answer["content"] == [{"type": "text", "text": "Yes.", "citations": None}]

@@ -6,9 +6,9 @@ from tests.for_each import for_each
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
 from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
+from translator.message_stream.spliced import SPLICED
 from translator.openai_chat.stream.chat_stream import ChatStream
 from translator.openai_chat.stream.text_blocks import REASONING_AS_TEXT
-from translator.stream.spliced import SPLICED
 
 
 def chunk(id_: str | None, finish: str | None = None, **delta: Any) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def test_a_repeated_event_is_dropped_in_small_reads():
         decoder.feed(raw)
         events += decoder.events
 
-    assert fold(events)["content"] == [{"type": "text", "text": "aaaaa"}]
+    assert fold(events)["content"] == [{"type": "text", "text": "aaaaa", "citations": None}]
 
 
 def named(kind, number, **fields):
