@@ -1,8 +1,6 @@
 """Code that the request builders of both OpenAI APIs share."""
 
 import hashlib
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -16,10 +14,7 @@ from translator.notes import Fate, Note
 
 from .id_mapping import record_name
 from .reasoning_effort import end_of_last_user_text, thinking_visibility
-
-SESSION_SUFFIX: Final = re.compile(r"session_([0-9A-Za-z-]+)$")
-"""Claude Code's ``metadata.user_id`` ends with the session id."""
-
+from .session_id import session_id_in
 
 SYSTEM_ORIGIN: Final = -1
 """The origin of history entries built from the system prompt; other origins are message indices."""
@@ -138,7 +133,7 @@ def identity_fields(builder: RequestBuilder) -> dict[str, Any]:
         fields["safety_identifier"] = _hash(user)
     elif user and profile.user_field:
         fields["user"] = _hash(user)
-    session = builder.target.session or (user and _session(user))
+    session = builder.target.session or session_id_in(builder.request.get("metadata"))
     if session and profile.prompt_cache_key:
         fields["prompt_cache_key"] = _hash(session)
     if user and fields:
@@ -235,17 +230,3 @@ def _call_ids(request: MessagesRequest) -> frozenset[str]:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-def _session(user: str) -> str | None:
-    """Return the session id inside a user id: at its end, or in a JSON object; None without one."""
-    if match := SESSION_SUFFIX.search(user):
-        return match[1]
-    if "{" not in user:  # a failing JSON parse takes ten times as long as this test
-        return None
-    try:
-        document = json.loads(user)
-    except ValueError:
-        return None
-    session = document.get("session_id") if isinstance(document, dict) else None
-    return session if isinstance(session, str) else None
