@@ -35,7 +35,6 @@ from translator.anthropic.request_validation import parse_count_tokens_request
 from translator.anthropic_upstream import DIALECT as ANTHROPIC
 from translator.anthropic_upstream.clouds import count_body
 from translator.errors import BadUpstream, TranslatorError
-from translator.request.token_estimate import estimate_tokens
 
 from .http_consumer import JSON, StreamingHttpConsumer
 from .messages import native_targets, parse_body, reject_without_native_target, request_facts
@@ -62,8 +61,8 @@ class CountTokensConsumer(StreamingHttpConsumer):
         body = await self.read_body()
         parsed = await parse_body(self, caller, body, parse_count_tokens_request)
         reject_without_native_target(self.headers, caller, body, parsed)
-        request, fault = parsed
-        facts = request_facts(self.headers, len(body))
+        request, fault, estimate = parsed
+        facts = request_facts(self.headers, estimate)
         route = choose_route(caller, request["model"], facts=facts)
         target = (route.targets if fault is None else native_targets(route))[0]
         async with admit(caller, 0, model=request["model"]) as slot:
@@ -74,7 +73,6 @@ class CountTokensConsumer(StreamingHttpConsumer):
             return
         if fault is not None:
             raise fault
-        estimate = estimate_tokens(request)
         model = target.model_for(request["model"])
         tokens, headers = await calibrated_estimate(target.server.name, model, estimate)
         await self.send_response(200, _response_body(tokens, request), (JSON, *headers))

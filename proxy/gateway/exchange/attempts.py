@@ -1,7 +1,6 @@
 """The calls of upstreams for one request, and the response to the last call."""
 
 import dataclasses
-import json
 from typing import Any
 
 from proxy.gateway.snapshot.targets import Target
@@ -9,9 +8,9 @@ from translator.anthropic.usage import Usage, has_doubtful_counts, without_doubt
 from translator.dialect import RecordedCalls, Stream
 from translator.message_stream.events_to_message import MessageFold
 from translator.notes import Note
+from translator.request.token_estimate import content_tokens
 
 from .attempt_record import AttemptRecord
-from .client_request import BYTES_PER_TOKEN
 from .upstream_bytes import StoredReads
 
 
@@ -92,9 +91,7 @@ class Attempts:
         is_doubtful = has_doubtful_counts(usage, self.fold.characters)
         if (usage.source != "missing" and not is_doubtful) or not self.has_content:
             return usage
-        content = (self.response_message() or {})["content"]
-        size = len(json.dumps(content, ensure_ascii=False).encode())
-        output = size // BYTES_PER_TOKEN
+        output = content_tokens((self.response_message() or {})["content"])
         if not is_doubtful:
             return Usage(
                 input=input_estimate,

@@ -254,7 +254,7 @@ class RequestContext:
             created=request.created,
             prices=self.admission.prices,
             input_tokens=worst_case_input(
-                {} if request.fault else request.fields, request.token_estimate, request.max_tokens
+                {} if request.fault else request.fields, request.input_estimate, request.max_tokens
             ),
             max_tokens=request.max_tokens,
         )
