@@ -193,7 +193,7 @@ def test_whole_answers_become_messages():
     ]
     message = map_openai_chat_to_anthropic(COMPLETION, context=ResponseContext(message_id="msg_1"))
     assert message["id"] == "msg_1"
-    assert message["content"] == [{"type": "text", "text": "Hi."}]
+    assert message["content"] == [{"type": "text", "text": "Hi.", "citations": None}]
 
 
 @for_each(

@@ -7,9 +7,37 @@ from translator.notes import Note
 
 Source = Literal["reported", "estimated", "missing"]
 
+MAX_NAME: Final = 32
+"""Maximum characters of a tier, speed or region that an upstream names; a longer one is ignored."""
+
 MAX_COUNT: Final = 10**8
 """Maximum valid token count. A larger count must be an upstream's error: no model has a context
 window of this size."""
+
+
+MAX_ITERATIONS: Final = 1000
+"""Maximum iterations that are read of one response; a request makes far fewer."""
+
+WIRE_TIERS: Final = frozenset({"standard", "priority", "batch"})
+"""The service tiers that Anthropic's ``usage`` can name; any other tier is ``standard`` there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """The token counts of one sampling of a request that the upstream answered in several.
+
+    ``type`` is ``message``, ``compaction``, ``advisor_message``, ``fallback_message`` or a newer
+    one; ``model`` is None if the upstream did not name it. Source: ``BetaIterationsUsage`` of
+    Anthropic's SDKs.
+    """
+
+    type: str
+    model: str | None = None
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write_5m: int = 0
+    cache_write_1h: int = 0
 
 
 # The class is not frozen, because freezing would cost a call for each field.
@@ -29,39 +57,60 @@ class Usage:
     reasoning: int | None = None
     web_searches: int | None = None
     service_tier: str | None = None
+    """The tier that served the request: ``standard``, ``priority``, ``batch``, OpenAI's ``flex``
+    and ``scale``, or an unknown name of at most ``MAX_NAME`` characters."""
+    speed: str | None = None
+    """Anthropic's inference speed, ``standard`` or ``fast``, or an unknown name."""
+    inference_geo: str | None = None
+    """Where Anthropic made the inference, such as ``us``; it has prices of its own."""
+    iterations: tuple[Iteration, ...] = ()
+    """The samplings of the request, as reported. The counts above leave some of them out, such as
+    compactions; ``billed_iterations`` returns those that are charged."""
     source: Source = "missing"
     output_source: Source | None = None
     """The source of the output count, if it differs from the source of the input count."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Return Anthropic's ``usage`` object.
+        """Return Anthropic's ``usage`` object, with every field that the types of its SDKs demand.
 
-        ``input_tokens`` and ``output_tokens`` are always ints, 0 if unknown. Other counts that the
-        upstream did not report are omitted.
+        ``input_tokens`` and ``output_tokens`` are ints, 0 if unknown. Any other count that the
+        upstream did not report is null.
         """
-        wire: dict[str, Any] = {
-            "input_tokens": self.input or 0,
-            "output_tokens": self.output or 0,
-        }
+        written = None
         if self.cache_write_5m is not None or self.cache_write_1h is not None:
-            written_5m, written_1h = self.cache_write_5m or 0, self.cache_write_1h or 0
-            wire["cache_creation_input_tokens"] = written_5m + written_1h
-            wire["cache_creation"] = {
-                "ephemeral_5m_input_tokens": written_5m,
-                "ephemeral_1h_input_tokens": written_1h,
+            written = {
+                "ephemeral_5m_input_tokens": self.cache_write_5m or 0,
+                "ephemeral_1h_input_tokens": self.cache_write_1h or 0,
             }
-        if self.cache_read is not None:
-            wire["cache_read_input_tokens"] = self.cache_read
+        tier = self.service_tier
+        return {
+            **self.to_delta(),
+            "cache_creation": written,
+            "inference_geo": self.inference_geo,
+            "service_tier": tier if tier is None or tier in WIRE_TIERS else "standard",
+            "speed": self.speed,
+        }
+
+    def to_delta(self) -> dict[str, Any]:
+        """Return the ``usage`` object of ``message_delta``, which has only the cumulative counts.
+
+        Source: ``MessageDeltaUsage`` of Anthropic's SDKs.
+        """
+        written, details, searches = None, None, None
+        if self.cache_write_5m is not None or self.cache_write_1h is not None:
+            written = (self.cache_write_5m or 0) + (self.cache_write_1h or 0)
         if self.reasoning is not None:
-            wire["output_tokens_details"] = {"thinking_tokens": self.reasoning}
+            details = {"thinking_tokens": self.reasoning}
         if self.web_searches is not None:
-            wire["server_tool_use"] = {
-                "web_search_requests": self.web_searches,
-                "web_fetch_requests": 0,
-            }
-        if self.service_tier is not None:
-            wire["service_tier"] = self.service_tier
-        return wire
+            searches = {"web_search_requests": self.web_searches, "web_fetch_requests": 0}
+        return {
+            "input_tokens": self.input or 0,
+            "cache_creation_input_tokens": written,
+            "cache_read_input_tokens": self.cache_read,
+            "output_tokens": self.output or 0,
+            "output_tokens_details": details,
+            "server_tool_use": searches,
+        }
 
 
 DOUBTFUL_COUNTS: Final = Note(
@@ -90,6 +139,19 @@ SUMMED_COUNTS: Final = (
 WORST_SOURCES: Final[tuple[Source, ...]] = ("missing", "estimated", "reported")
 """The sources of counts, the least reliable one first."""
 
+INPUT_COUNTS: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
+OTHER_COUNTS: Final = ("output", "reasoning", "web_searches")
+NAMES: Final = ("service_tier", "speed", "inference_geo")
+
+OPENAI_TIERS: Final = {
+    "auto": "standard",
+    "default": "standard",
+    "fast": "priority",
+    "on_demand": "standard",
+}
+"""OpenAI's service tiers -> the names in ``Usage.service_tier``, where they differ; ``on_demand``
+is Groq's name of the usual tier."""
+
 NO_USAGE: Final = Usage()
 """Usage before the upstream has reported any counts."""
 
@@ -103,13 +165,13 @@ def usage_from_openai(
     written_1h: Any = None,
     reasoning: Any = None,
     web_searches: int | None = None,
-    service_tier: str | None = None,
+    service_tier: Any = None,
 ) -> tuple[Usage, list[Note]]:
     """Convert OpenAI's counts, whose total includes the cache, to Anthropic's disjoint classes.
 
-    The arguments up to ``reasoning`` are unchecked JSON values; an invalid count becomes None, with
-    a ``bad_usage`` note. ``written_1h`` is the part of ``written`` that the cache stores for one
-    hour.
+    The arguments except ``web_searches`` are unchecked JSON values; an invalid count becomes None,
+    with a ``bad_usage`` note. ``service_tier`` is OpenAI's. ``written_1h`` is the part of
+    ``written`` that the cache stores for one hour.
     """
     notes: list[Note] = []
     counts = [total_input, output, cached, written, written_1h, reasoning]
@@ -120,6 +182,7 @@ def usage_from_openai(
     if written_count is not None or written_1h_count is not None:
         written_count = max(written_count or 0, written_1h_count or 0)
         written_1h_count = written_1h_count or 0
+    tier = _name(service_tier)
     uncached = None if total is None else total - (cached_count or 0) - (written_count or 0)
     return Usage(
         # A negative difference means that the upstream's total excludes cached tokens, like
@@ -133,7 +196,7 @@ def usage_from_openai(
         cache_write_1h=written_1h_count,
         reasoning=reasoning_count,
         web_searches=web_searches,
-        service_tier=service_tier,
+        service_tier=None if tier is None else OPENAI_TIERS.get(tier, tier),
         source="missing" if total is None or output_count is None else "reported",
     ), notes
 
@@ -176,35 +239,136 @@ def add_usage(first: Usage, second: Usage) -> Usage:
     return replace(second, source=worst, output_source=None, **counts)
 
 
+def merge_usage(previous: Usage, latest: Usage) -> Usage:
+    """Merge two usage objects of one response.
+
+    Counts are cumulative, so a later smaller one is no count: some servers and proxies report the
+    input at the start and zeros at the end (envoyproxy/ai-gateway#2236). The input counts are
+    parts of one total, which a later object may divide in another way; so they are compared by
+    their total. Without cache counts, the input at the start may be an estimate; the first object
+    with cache counts replaces it.
+    """
+    counts = {
+        name: _larger(getattr(previous, name), getattr(latest, name)) for name in OTHER_COUNTS
+    }
+    names = {name: getattr(latest, name) or getattr(previous, name) for name in NAMES}
+    known = _with_known_input(previous, latest)
+    was_split = any(getattr(previous, name) is not None for name in INPUT_COUNTS[1:])
+    is_split = any(getattr(latest, name) is not None for name in INPUT_COUNTS[1:])
+    total, previous_total = sum(map(int, filter(None, known.values()))), _total_input(previous)
+    if total < previous_total and (was_split or not (is_split and total)):
+        known = {name: getattr(previous, name) for name in INPUT_COUNTS}
+    iterations = latest.iterations
+    if len(iterations) < len(previous.iterations):
+        iterations = previous.iterations
+    is_reported = known["input"] is not None and counts["output"] is not None
+    return Usage(
+        **known,
+        **counts,
+        **names,
+        iterations=iterations,
+        source="reported" if is_reported else "missing",
+    )
+
+
+def _with_known_input(previous: Usage, latest: Usage) -> dict[str, int | None]:
+    """Return the latest input counts; those that it leaves out are as before."""
+    known = {
+        name: getattr(previous if getattr(latest, name) is None else latest, name)
+        for name in INPUT_COUNTS
+    }
+    if latest.cache_write_1h is None and latest.cache_write_5m is not None:
+        # The sum of all cache writes, without their lifetimes: Anthropic's ``message_delta``.
+        known["cache_write_5m"] = max(0, latest.cache_write_5m - (previous.cache_write_1h or 0))
+    return known
+
+
+def _total_input(usage: Usage) -> int:
+    return sum(getattr(usage, name) or 0 for name in INPUT_COUNTS)
+
+
+def _larger(first: int | None, second: int | None) -> int | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return max(first, second)
+
+
+def billed_iterations(usage: Usage) -> tuple[Iteration, ...]:
+    """Return the iterations that are charged; empty if the upstream reported none.
+
+    The charge for a request is the sum over these. If a fallback model made the response, the
+    attempts of the models that declined are ``message`` entries, and are not charged.
+    """
+    serving = next((i.model for i in usage.iterations if i.type == "fallback_message"), None)
+    if serving is None:
+        return usage.iterations
+    return tuple(i for i in usage.iterations if i.type != "message" or i.model == serving)
+
+
 def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:
     """Parse the ``usage`` object of an Anthropic upstream."""
     notes: list[Note] = []
-
-    def count(name: str, *path: str) -> int | None:
-        value: Any = wire
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        return _checked_count(name, value, notes)
-
-    split_5m = count("5m cache write", "cache_creation", "ephemeral_5m_input_tokens")
-    split_1h = count("1h cache write", "cache_creation", "ephemeral_1h_input_tokens")
-    written = count("cache write", "cache_creation_input_tokens")
-    if split_5m is None and split_1h is None:
-        # Older servers report only the sum; the lifetime was always five minutes.
-        split_5m = written
-    tier = wire.get("service_tier")
     usage = Usage(
-        input=count("input", "input_tokens"),
-        output=count("output", "output_tokens"),
-        cache_read=count("cache read", "cache_read_input_tokens"),
-        cache_write_5m=split_5m,
-        cache_write_1h=split_1h,
-        reasoning=count("reasoning", "output_tokens_details", "thinking_tokens"),
-        web_searches=count("web search", "server_tool_use", "web_search_requests"),
-        service_tier=tier if isinstance(tier, str) else None,
+        **_input_from_wire(wire, notes),
+        output=_checked_count("output", wire.get("output_tokens"), notes),
+        reasoning=_inner_count("reasoning", wire, "output_tokens_details.thinking_tokens", notes),
+        web_searches=_inner_count("web search", wire, "server_tool_use.web_search_requests", notes),
+        service_tier=_name(wire.get("service_tier")),
+        speed=_name(wire.get("speed")),
+        inference_geo=_name(wire.get("inference_geo")),
+        iterations=_iterations_from_wire(wire.get("iterations"), notes),
     )
     is_reported = usage.input is not None and usage.output is not None
-    return replace(usage, source="reported" if is_reported else "missing"), notes
+    usage.source = "reported" if is_reported else "missing"
+    return usage, notes
+
+
+def _input_from_wire(wire: dict[str, Any], notes: list[Note]) -> dict[str, int | None]:
+    """Return the input counts, by their names in ``Usage``."""
+    lifetimes = (
+        "cache_creation.ephemeral_5m_input_tokens",
+        "cache_creation.ephemeral_1h_input_tokens",
+    )
+    written_5m = _inner_count("5m cache write", wire, lifetimes[0], notes)
+    written_1h = _inner_count("1h cache write", wire, lifetimes[1], notes)
+    written = _checked_count("cache write", wire.get("cache_creation_input_tokens"), notes)
+    if written_5m is None and written_1h is None:
+        # Older servers report only the sum; the lifetime was always five minutes.
+        written_5m = written
+    return {
+        "input": _checked_count("input", wire.get("input_tokens"), notes),
+        "cache_read": _checked_count("cache read", wire.get("cache_read_input_tokens"), notes),
+        "cache_write_5m": written_5m,
+        "cache_write_1h": written_1h,
+    }
+
+
+def _iterations_from_wire(value: Any, notes: list[Note]) -> tuple[Iteration, ...]:
+    if not value or type(value) is not list:
+        return ()
+    if len(value) > MAX_ITERATIONS:
+        notes.append(Note("usage", "ignored", f"bad_usage: more than {MAX_ITERATIONS} iterations"))
+    return tuple(
+        Iteration(
+            type=_name(entry.get("type")) or "unknown",
+            model=entry["model"][:200] if isinstance(entry.get("model"), str) else None,
+            output=_checked_count("output", entry.get("output_tokens"), notes) or 0,
+            **{name: count or 0 for name, count in _input_from_wire(entry, notes).items()},
+        )
+        for entry in value[:MAX_ITERATIONS]
+        if isinstance(entry, dict)
+    )
+
+
+def _inner_count(name: str, wire: dict[str, Any], path: str, notes: list[Note]) -> int | None:
+    outer, _, inner = path.partition(".")
+    holder = wire.get(outer)
+    return _checked_count(name, holder.get(inner), notes) if isinstance(holder, dict) else None
+
+
+def _name(value: Any) -> str | None:
+    """Return a name that an upstream sends, such as its service tier; None if it is not valid."""
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_NAME else None
 
 
 def _checked_count(name: str, value: Any, notes: list[Note]) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from translator.anthropic.types import Event
-from translator.anthropic.usage import Usage, usage_from_wire
+from translator.anthropic.usage import NO_USAGE, Usage, merge_usage, usage_from_wire
 from translator.dialect import ResponseContext, UpstreamCall, UpstreamError
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
@@ -58,8 +58,7 @@ class AnthropicStream:
         self.stop_reason: str | None = None
         self.upstream_id = ""
         self.upstream_model = ""
-        # Cumulative: the latest value of each count is the valid one.
-        self._usage: dict[str, Any] = {}
+        self._usage = NO_USAGE  # all usage that the upstream reported so far
         # Characters of the response, to estimate the output tokens if the stream breaks.
         self._characters = 0
 
@@ -70,8 +69,8 @@ class AnthropicStream:
     @property
     def usage(self) -> Usage:
         """Return the reported usage; for an incomplete response the output tokens are estimated."""
-        usage, _ = usage_from_wire(self._usage)
-        if self.stop_reason is not None or not self._usage:
+        usage = self._usage
+        if self.stop_reason is not None or usage is NO_USAGE:
             return usage
         estimate = -(-self._characters // CHARACTERS_PER_TOKEN)
         return replace(usage, output=max(estimate, usage.output or 0), output_source="estimated")
@@ -200,7 +199,9 @@ class AnthropicStream:
 
     def _merge_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
-            self._usage |= {name: value for name, value in usage.items() if value is not None}
+            latest, notes = usage_from_wire(usage)
+            self._usage = latest if self._usage is NO_USAGE else merge_usage(self._usage, latest)
+            self.notes += [note for note in notes if note not in self.notes]
 
     # At the end of the class, where the functions above can be referenced by name.
     READERS: ClassVar[Mapping[str, Callable[["AnthropicStream", Event], None]]] = {

@@ -9,6 +9,7 @@ queue until the active block closes.
 from typing import Any, Final
 
 from translator.anthropic.stop_reason import TRUNCATED
+from translator.anthropic.usage import NO_USAGE, Usage
 from translator.dialect import ResponseContext, UpstreamCall
 from translator.errors import BadUpstream
 from translator.notes import Note
@@ -65,15 +66,19 @@ class MessageComposer:
         """Return the latest block with this key, open or closed."""
         return self._blocks.get(key)
 
-    def start(self, *, message_id: str, model: str) -> None:
+    def start(self, *, message_id: str, model: str, usage: Usage = NO_USAGE) -> None:
         """Write ``message_start``, unless it was already written.
 
-        OpenAI reports usage at the end, so ``message_start`` has an estimate of the input tokens.
+        ``usage`` is what the upstream has reported by now. In a stream, OpenAI reports it at the
+        end, so ``message_start`` has an estimate of the input tokens.
         """
         if not (self.started or self.finished):
-            usage = {"input_tokens": self.context.input_estimate, "output_tokens": 0}
-            extra = {"diagnostics": None} if "diagnostics" in self.context.reported_fields else {}
-            self.writer.start(message_id=message_id, model=model, usage=usage, **extra)
+            counts = usage.to_wire() | {"output_tokens": 0}
+            if usage.input is None:
+                counts["input_tokens"] = self.context.input_estimate
+            if "speed" in self.context.reported_fields and usage.service_tier is not None:
+                counts["speed"] = "fast" if usage.service_tier == "priority" else "standard"
+            self.writer.start(message_id=message_id, model=model, usage=counts)
             self.started = True
 
     def add_note(self, note: Note) -> None:
@@ -94,7 +99,7 @@ class MessageComposer:
             raise _not_text_error(piece)
         block = self._blocks.get(key)
         if block is None or block.is_closed or block.type != "text":
-            block = self._enqueue(key, {"type": "text", "text": ""})
+            block = self._enqueue(key, {"type": "text", "text": "", "citations": None})
             if self.context.stop_sequences:
                 block.scanner = StopScanner(self.context.stop_sequences)
                 block.scanned_text = TextBuffer()
@@ -256,8 +261,9 @@ class MessageComposer:
     def finish(self, *, stop_reason: str, usage: dict[str, Any], **stop: Any) -> None:
         """Close every block and write ``message_delta`` and ``message_stop``.
 
-        ``stop`` contains the other arguments of ``MessageWriter.finish``. Raises BadUpstream, after
-        closing every block, for invalid tool arguments that the profile treats as an error.
+        ``usage`` is ``Usage.to_delta()``; ``stop`` contains the other arguments of
+        ``MessageWriter.finish``. Raises BadUpstream, after closing every block, for invalid tool
+        arguments that the profile treats as an error.
         """
         if self.finished:
             return
@@ -265,17 +271,10 @@ class MessageComposer:
             self.close_all_blocks()
         if self._has_invalid_arguments and stop_reason not in TRUNCATED:
             raise BadUpstream("invalid tool arguments from upstream")
-        if self.context.reported_fields:
-            self._add_reported_fields(usage, stop)
-        self.writer.finish(stop_reason=stop_reason, usage=usage, **stop)
-        self.finished = self._output_closed = True
-
-    def _add_reported_fields(self, usage: dict[str, Any], stop: dict[str, Any]) -> None:
-        """Add response fields that report effects of the request, to ``usage`` and ``stop``."""
         if "context_management" in self.context.reported_fields:
             stop["context_management"] = {"applied_edits": []}
-        if "speed" in self.context.reported_fields and "service_tier" in usage:
-            usage["speed"] = "fast" if usage["service_tier"] == "priority" else "standard"
+        self.writer.finish(stop_reason=stop_reason, usage=usage, **stop)
+        self.finished = self._output_closed = True
 
     def fail(self, *, error_type: str, message: str) -> None:
         """End the stream with an error; send queued blocks first, so that no content is lost."""

@@ -73,10 +73,8 @@ class MessageWriter:
         """Events written for the current upstream event. The caller sets a new list before each
         upstream event and sends the list afterwards."""
 
-    def start(
-        self, *, message_id: str, model: str, usage: dict[str, Any], **extra_fields: Any
-    ) -> None:
-        """Write ``message_start``; ``extra_fields`` are further fields of its ``message``."""
+    def start(self, *, message_id: str, model: str, usage: dict[str, Any]) -> None:
+        """Write ``message_start``, with every field that the types of Anthropic's SDKs demand."""
         self.phase = TRANSITIONS[self.phase][Move.START]
         message: dict[str, Any] = {
             "id": message_id,
@@ -84,10 +82,12 @@ class MessageWriter:
             "role": "assistant",
             "model": model,
             "content": [],
+            "container": None,
+            "diagnostics": None,
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
             "usage": usage,
-            **extra_fields,
         }
         self.events.append({"type": "message_start", "message": message})
 
@@ -125,9 +125,12 @@ class MessageWriter:
     ) -> None:
         """Write ``message_delta`` with ``extra_fields``, then ``message_stop``."""
         self.phase = TRANSITIONS[self.phase][Move.FINISH]
-        delta: dict[str, Any] = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
-        if stop_details is not None:
-            delta["stop_details"] = stop_details
+        delta: dict[str, Any] = {
+            "container": None,
+            "stop_reason": stop_reason,
+            "stop_sequence": stop_sequence,
+            "stop_details": stop_details,
+        }
         message_delta: Event = {
             "type": "message_delta",
             "delta": delta,

@@ -198,9 +198,8 @@ def _stop_sequences(request: MessagesRequest) -> tuple[str, ...]:
     return sequences
 
 
-REPORTED_FIELDS: Final = frozenset({"context_management", "diagnostics", "speed"})
-"""Fields whose effect the response reports, if the request has them: context edits, cache
-diagnostics, speed."""
+REPORTED_FIELDS: Final = frozenset({"context_management", "speed"})
+"""Fields whose effect the response reports, if the request has them: context edits, speed."""
 
 
 def _reported_fields(request: MessagesRequest) -> frozenset[str]:

@@ -162,7 +162,7 @@ class WebSearchStream:
         self.stop_reason, self.finished = stop_reason, True
         end = self._held_end
         end["delta"]["stop_reason"] = stop_reason
-        end["usage"] |= self.usage.to_wire()
+        end["usage"] |= self.usage.to_delta()
         return [end, {"type": "message_stop"}]
 
     def _relayed(self, events: list[Event]) -> list[Event]:
@@ -220,7 +220,7 @@ class WebSearchStream:
     def _end_response(self, event: Event) -> bool:
         """Hold the end of a response with searches; return whether the message ends here."""
         self.stop_reason = self._response.stop_reason
-        event["usage"] |= self.usage.to_wire()
+        event["usage"] |= self.usage.to_delta()
         if self.searches and event["delta"]["stop_reason"] == "tool_use":
             self._held_end = event
             return False

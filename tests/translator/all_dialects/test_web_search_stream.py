@@ -122,7 +122,7 @@ def test_text_deltas_after_a_search_extend_the_block_of_their_response():
     events += stream.feed(chunk("stop")) + stream.end()
 
     assert faults_of_events(events) == []
-    assert fold(events)["content"][-1] == {"type": "text", "text": "bc"}
+    assert fold(events)["content"][-1] == {"type": "text", "text": "bc", "citations": None}
 
 
 def test_a_ping_of_a_response_goes_to_the_client():

@@ -1,11 +1,18 @@
+from dataclasses import replace
+
+import anthropic
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.for_each import for_each
 from translator.anthropic.usage import (
     MAX_COUNT,
+    MAX_ITERATIONS,
+    Iteration,
     Usage,
+    billed_iterations,
     has_doubtful_counts,
+    merge_usage,
     usage_from_openai,
     usage_from_wire,
     without_doubtful_counts,
@@ -80,7 +87,7 @@ def test_the_classes_add_up_to_the_total_unless_it_left_the_cache_out(
         total_input=total, output=output, cached=cached, written=written, written_1h=long
     )
     wire = usage.to_wire()
-    cache = wire.get("cache_read_input_tokens", 0) + wire.get("cache_creation_input_tokens", 0)
+    cache = (wire["cache_read_input_tokens"] or 0) + (wire["cache_creation_input_tokens"] or 0)
 
     assert wire["input_tokens"] + cache in (total, total + cache)
     assert usage.input >= 0
@@ -110,9 +117,26 @@ def test_a_bad_count_is_missing_and_noted():
     assert note.reason == "bad_usage: input tokens are no count"
 
 
-def test_unreported_counts_are_omitted():
-    assert Usage().to_wire() == {"input_tokens": 0, "output_tokens": 0}
-    assert Usage(
+NO_DELTA_COUNTS = {
+    "input_tokens": 0,
+    "cache_creation_input_tokens": None,
+    "cache_read_input_tokens": None,
+    "output_tokens": 0,
+    "output_tokens_details": None,
+    "server_tool_use": None,
+}
+NO_COUNTS = NO_DELTA_COUNTS | {
+    "cache_creation": None,
+    "inference_geo": None,
+    "service_tier": None,
+    "speed": None,
+}
+
+
+def test_unreported_counts_are_null_because_the_sdks_types_demand_them():
+    assert Usage().to_wire() == NO_COUNTS
+    assert Usage().to_delta() == NO_DELTA_COUNTS
+    usage = Usage(
         input=1,
         output=2,
         cache_read=3,
@@ -120,16 +144,124 @@ def test_unreported_counts_are_omitted():
         reasoning=5,
         web_searches=6,
         service_tier="standard",
-    ).to_wire() == {
+    )
+    delta = {
         "input_tokens": 1,
         "output_tokens": 2,
         "cache_read_input_tokens": 3,
         "cache_creation_input_tokens": 4,
-        "cache_creation": {"ephemeral_5m_input_tokens": 4, "ephemeral_1h_input_tokens": 0},
         "output_tokens_details": {"thinking_tokens": 5},
         "server_tool_use": {"web_search_requests": 6, "web_fetch_requests": 0},
+    }
+
+    assert usage.to_delta() == delta
+    assert usage.to_wire() == NO_COUNTS | delta | {
+        "cache_creation": {"ephemeral_5m_input_tokens": 4, "ephemeral_1h_input_tokens": 0},
         "service_tier": "standard",
     }
+
+
+def test_the_wire_has_the_fields_of_the_official_types():
+    assert set(Usage().to_wire()) == set(anthropic.types.Usage.model_fields)
+    assert set(Usage().to_delta()) == set(anthropic.types.MessageDeltaUsage.model_fields)
+
+
+@for_each(
+    ("openai", "tier", "wire"),
+    [
+        ("default", "standard", "standard"),
+        ("auto", "standard", "standard"),
+        ("on_demand", "standard", "standard"),
+        ("fast", "priority", "priority"),
+        ("priority", "priority", "priority"),
+        ("flex", "flex", "standard"),
+        ("scale", "scale", "standard"),
+        ("x" * 33, None, None),
+        (5, None, None),
+        ("", None, None),
+    ],
+)
+def test_a_tier_keeps_what_it_costs_and_has_a_name_of_anthropic_on_the_wire(openai, tier, wire):
+    usage, _ = usage_from_openai(total_input=1, output=1, service_tier=openai)
+
+    assert (usage.service_tier, usage.to_wire()["service_tier"]) == (tier, wire)
+
+
+def test_speed_region_and_iterations_are_read():
+    usage, notes = usage_from_wire(
+        {
+            "input_tokens": 30,
+            "output_tokens": 2,
+            "speed": "fast",
+            "inference_geo": "us",
+            "service_tier": "batch",
+            "iterations": [
+                {
+                    "type": "compaction",
+                    "input_tokens": 900,
+                    "output_tokens": 40,
+                    "cache_read_input_tokens": 7,
+                    "cache_creation": {"ephemeral_1h_input_tokens": 8},
+                },
+                {"type": "message", "model": "m", "input_tokens": 30, "output_tokens": -2},
+                "no entry",
+            ],
+        }
+    )
+
+    assert (usage.speed, usage.inference_geo, usage.service_tier) == ("fast", "us", "batch")
+    assert usage.iterations == (
+        Iteration(type="compaction", input=900, output=40, cache_read=7, cache_write_1h=8),
+        Iteration(type="message", model="m", input=30),
+    )
+    assert billed_iterations(usage) == usage.iterations
+    assert [note.reason for note in notes] == ["bad_usage: output tokens are no count"]
+
+
+def test_attempts_that_a_fallback_replaced_are_not_billed():
+    def entry(kind, model):
+        return Iteration(type=kind, model=model, input=1)
+
+    declined, tool_turn = entry("message", "large"), entry("message", "small")
+    advice, served = entry("advisor_message", "large"), entry("fallback_message", "small")
+    usage = Usage(iterations=(declined, tool_turn, advice, served))
+
+    assert billed_iterations(usage) == (tool_turn, advice, served)
+
+
+def test_iterations_have_a_bound():
+    usage, [note] = usage_from_wire({"iterations": [{"type": "message"}] * (MAX_ITERATIONS + 1)})
+
+    assert len(usage.iterations) == MAX_ITERATIONS
+    assert note.reason == f"bad_usage: more than {MAX_ITERATIONS} iterations"
+
+
+FULL = Usage(input=5, output=9, cache_read=30, cache_write_5m=4, cache_write_1h=2, reasoning=3)
+
+
+@for_each(
+    ("before", "then", "expected"),
+    [
+        (FULL, Usage(input=0, output=0, cache_read=0, cache_write_5m=0), FULL),
+        (FULL, Usage(output=12), replace(FULL, output=12)),
+        (FULL, Usage(input=5, output=12), replace(FULL, output=12)),
+        (FULL, Usage(input=6, cache_read=0, cache_write_5m=0, cache_write_1h=0), FULL),
+        (FULL, Usage(input=5, cache_read=40, cache_write_5m=6), replace(FULL, cache_read=40)),
+        (FULL, Usage(cache_write_5m=7), replace(FULL, cache_write_5m=5)),
+        (Usage(input=0, output=0), FULL, FULL),
+        # An estimate at the start, and the real counts with the cache at the end.
+        (Usage(input=90), replace(FULL, output=None), replace(FULL, output=None)),
+        (Usage(input=90), Usage(input=0, cache_read=0), Usage(input=90)),
+        (Usage(input=90), Usage(input=80), Usage(input=90)),
+        (Usage(input=9, cache_read=0), Usage(input=1, cache_read=8), Usage(input=1, cache_read=8)),
+        (Usage(speed="fast", output=2), Usage(output=1), Usage(speed="fast", output=2)),
+    ],
+)
+def test_counts_are_cumulative_so_a_later_smaller_one_is_no_count(before, then, expected):
+    merged = merge_usage(before, then)
+    reported = expected.input is not None and expected.output is not None
+
+    assert merged == replace(expected, source="reported" if reported else "missing")
 
 
 @given(
@@ -142,7 +274,9 @@ def test_unreported_counts_are_omitted():
         cache_write_1h=st.integers(0, 99),
         reasoning=COUNTS,
         web_searches=COUNTS,
-        service_tier=st.none() | st.just("standard"),
+        service_tier=st.none() | st.sampled_from(["standard", "priority", "batch"]),
+        speed=st.none() | st.sampled_from(["standard", "fast"]),
+        inference_geo=st.none() | st.just("us"),
         source=st.just("reported"),
     )
 )
@@ -162,7 +296,7 @@ def test_incomplete_or_invalid_anthropic_usage_is_accepted():
 
 
 def test_each_invalid_count_is_noted_by_its_name():
-    names = ("5m cache write", "1h cache write", "cache write", "input", "output", "cache read")
+    names = ("5m cache write", "1h cache write", "cache write", "input", "cache read", "output")
     wire = {
         "input_tokens": -1,
         "output_tokens": "x",

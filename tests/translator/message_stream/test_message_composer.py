@@ -177,7 +177,7 @@ def test_a_possible_stop_sequence_is_withheld_until_the_block_closes():
     events += composer.close_block("t")
 
     assert events[-2]["delta"]["text"] == "ST"
-    assert events[-1]["content_block"] == {"type": "text", "text": "go ST"}
+    assert events[-1]["content_block"] == {"type": "text", "text": "go ST", "citations": None}
 
 
 def test_no_output_follows_a_stop_sequence():
@@ -208,9 +208,10 @@ def test_no_output_follows_a_stop_sequence():
         assert silent == []
     events += composer.finish(stop_reason="stop_sequence", usage=USAGE, stop_sequence="STOP")
 
-    assert content(events)[1:] == [{"type": "text", "text": "go "}]
-    assert events[-3]["content_block"] == {"type": "text", "text": "go "}
-    assert events[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "STOP"}
+    assert content(events)[1:] == [{"type": "text", "text": "go ", "citations": None}]
+    assert events[-3]["content_block"] == content(events)[1]
+    end = events[-2]["delta"]
+    assert (end["stop_reason"], end["stop_sequence"]) == ("stop_sequence", "STOP")
 
 
 def test_text_that_is_only_a_stop_sequence_makes_no_block():
@@ -309,7 +310,7 @@ def test_a_failure_emits_withheld_text_first():
 
     events += composer.fail(error_type="api_error", message="cut")
 
-    assert content(events)[1] == {"type": "text", "text": "waits"}
+    assert content(events)[1] == {"type": "text", "text": "waits", "citations": None}
     assert faults_of_events(events) == []
 
 

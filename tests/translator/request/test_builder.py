@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import anthropic
 import pytest
 
 from tests.for_each import for_each
@@ -96,12 +97,11 @@ def answered(dialect, tier: str | None = None, **fields: Any) -> dict[str, Any]:
 
 
 @DIALECTS
-def test_requested_diagnostics_are_null(dialect):
-    outcome = answered(dialect, diagnostics={"previous_message_id": "msg_1"})
+def test_the_message_has_the_fields_of_the_official_type(dialect):
+    outcome = answered(dialect)
 
-    assert (outcome["diagnostics"], outcome["stop_reason"]) == (None, "end_turn")
-    assert "diagnostics" not in answered(dialect)
-    assert "diagnostics" not in answered(dialect, diagnostics=None)
+    assert set(outcome) == set(anthropic.types.Message.model_fields)
+    assert set(outcome["content"][0]) == set(anthropic.types.TextBlock.model_fields)
 
 
 @DIALECTS

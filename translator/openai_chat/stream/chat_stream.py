@@ -15,6 +15,7 @@ from translator.anthropic.usage import (
     DOUBTFUL_COUNTS,
     NO_USAGE,
     has_doubtful_counts,
+    merge_usage,
     without_doubtful_counts,
 )
 from translator.dialect import ResponseContext, TextLocation, UpstreamError
@@ -43,7 +44,7 @@ from .finish_reason import (
 from .merged_choices import FIRST_INDEXES, is_cumulative, merge_choices, message_of, new_part_of
 from .text_blocks import DROPPED_CITATION, TextBlocks
 from .tool_calls import ToolCalls
-from .usage import estimated_usage, find_counts, merge_usage, read_usage
+from .usage import estimated_usage, find_counts, read_usage
 
 SOURCE_FIELDS: Final = ("citations", "search_results")
 """Sources that search models (Perplexity) send beside the response; Anthropic has no such field."""
@@ -217,7 +218,8 @@ class ChatStream:
         """Write ``message_start``; called at the first chunk with content."""
         identity = self.context.message_id or message_id(self.upstream_id)
         self._calls.seed = identity
-        self.composer.start(message_id=identity, model=self.context.model or self.upstream_model)
+        model = self.context.model or self.upstream_model
+        self.composer.start(message_id=identity, model=model, usage=self.usage)
 
     def _read_reasoning(self, delta: dict[str, Any]) -> None:
         details = read_details(delta)
@@ -378,7 +380,7 @@ class ChatStream:
             self.usage, note = estimated_usage(self.usage, self.context.input_estimate, characters)
             self.notes.append(note)
         self.stop_reason = reason
-        self.composer.finish(stop_reason=reason, usage=self.usage.to_wire(), **stop)
+        self.composer.finish(stop_reason=reason, usage=self.usage.to_delta(), **stop)
         self.finished = True
 
     # After the methods, to reference them by name; the fields of a delta are handled in this order.

@@ -13,9 +13,6 @@ ESTIMATED_USAGE: Final = Note(
     "usage", "emulated", "the upstream reported no final usage; it is estimated"
 )
 
-SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
-"""OpenAI's service tiers -> Anthropic's; any other tier that is reported gives ``standard``."""
-
 CACHED: Final = (
     "prompt_cache_hit_tokens",
     "num_cached_tokens",
@@ -30,9 +27,6 @@ Anthropic. ``prompt_tokens`` always includes these tokens. Qwen uses the names o
 
 LIFETIMES: Final = ("cache_creation", "cache_creation_token_details")
 """Fields in which Qwen and LiteLLM count cache writes by lifetime (five minutes, one hour)."""
-
-INPUT_COUNTS: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
-OUTPUT_COUNTS: Final = ("output", "reasoning")
 
 Counts = Mapping[str, Any]
 
@@ -80,9 +74,6 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
     searches = None
     if "server_tool_use_details" in counts:  # only OpenRouter sends it
         searches = _details(counts, "server_tool_use_details").get("web_search_requests")
-    tier = None
-    if type(service_tier) is str:
-        tier = SERVICE_TIERS.get(service_tier, "standard")
     return usage_from_openai(
         total_input=total,
         output=_total_output(counts, total, output, reasoning) if reasoning else output,
@@ -91,26 +82,8 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
         written_1h=written_1h,
         reasoning=reasoning,
         web_searches=searches if type(searches) is int and searches > 0 else None,
-        service_tier=tier,
+        service_tier=service_tier,
     )
-
-
-def merge_usage(previous: Usage, latest: Usage) -> Usage:
-    """Merge two usage objects of one response. Counts only grow, so a later zero is ignored.
-
-    Some proxies report the input in the first chunk and the output in the last one, or send zeros
-    in the last chunk.
-    """
-    missing_names: tuple[str, ...] = ()
-    if not (latest.input or latest.cache_read or latest.cache_write_5m or latest.cache_write_1h):
-        missing_names = INPUT_COUNTS
-    if not latest.output:
-        missing_names += OUTPUT_COUNTS
-    if not missing_names:
-        return latest
-    latest = replace(latest, **{name: getattr(previous, name) for name in missing_names})
-    latest.source = "missing" if latest.input is None or latest.output is None else "reported"
-    return latest
 
 
 def estimated_usage(reported: Usage, input_estimate: int, characters: int) -> tuple[Usage, Note]:

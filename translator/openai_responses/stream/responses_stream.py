@@ -19,6 +19,7 @@ from translator.anthropic.types import Event
 from translator.anthropic.usage import (
     DOUBTFUL_COUNTS,
     NO_USAGE,
+    Usage,
     has_doubtful_counts,
     without_doubtful_counts,
 )
@@ -171,6 +172,7 @@ class ResponsesStream:
             self.composer.start(
                 message_id=self.context.message_id or message_id(self.upstream_id),
                 model=self.context.model or self.upstream_model,
+                usage=_usage_of(response),
             )
 
     def _read_response_start(self, event: UpstreamEvent) -> None:
@@ -271,7 +273,7 @@ class ResponsesStream:
             details = {"type": "refusal", "category": category, "explanation": explanation}
         self.composer.finish(
             stop_reason=reason,
-            usage=self.usage.to_wire(),
+            usage=self.usage.to_delta(),
             stop_sequence=self.composer.matched_stop,
             stop_details=details,
         )
@@ -384,3 +386,10 @@ def _item_in(event: UpstreamEvent) -> OutputItem:
     if not isinstance(item, dict):
         raise BadUpstream("upstream sent an output item that is none")
     return item
+
+
+def _usage_of(response: Any) -> Usage:
+    """Return the usage of the response with which a message starts: a whole one has all of it."""
+    if isinstance(response, dict) and response.get("status") in FINAL_STATUSES:
+        return read_usage(response, 0)[0]
+    return NO_USAGE

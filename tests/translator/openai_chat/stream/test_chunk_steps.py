@@ -14,7 +14,7 @@ def test_chunks_behind_an_error_in_one_step_are_ignored():
 
     events = decoder.feed(chunk(content="a"), failed, chunk(content="b"))
 
-    assert fold(events)["content"] == [{"type": "text", "text": "a"}]
+    assert fold(events)["content"] == [{"type": "text", "text": "a", "citations": None}]
     assert kinds(events)[-1] == "error"
 
 
@@ -23,7 +23,7 @@ def test_chunks_behind_a_stop_sequence_in_one_step_are_ignored():
 
     events = decoder.feed(chunk(content="a STOP"), chunk(content="b"))
 
-    assert fold(events)["content"] == [{"type": "text", "text": "a "}]
+    assert fold(events)["content"] == [{"type": "text", "text": "a ", "citations": None}]
     assert decoder.finished
 
 
@@ -47,7 +47,7 @@ def test_a_stop_sequence_in_a_refusal_ends_the_response():
 
     events = decoder.feed(chunk(refusal="No STOP of it"))
 
-    assert fold(events)["content"] == [{"type": "text", "text": "No "}]
+    assert fold(events)["content"] == [{"type": "text", "text": "No ", "citations": None}]
     assert decoder.stop_reason == "stop_sequence"
 
 

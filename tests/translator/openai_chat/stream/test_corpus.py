@@ -119,7 +119,7 @@ def reasoning_outside_of_output(usage: dict[str, Any]) -> int:
 def our_usage(usage: dict[str, Any]) -> dict[str, int]:
     return {
         "input": usage["input_tokens"],
-        "cached": usage.get("cache_read_input_tokens", 0),
+        "cached": usage["cache_read_input_tokens"] or 0,
         "output": usage["output_tokens"],
     }
 

@@ -5,7 +5,6 @@ from translator.anthropic.usage import Usage
 from translator.openai_chat.stream.usage import (
     estimated_usage,
     find_counts,
-    merge_usage,
     read_usage,
 )
 
@@ -168,28 +167,6 @@ def test_timings_without_cache_counts_give_output_tokens_only():
 
     assert counts == {"prompt_tokens": None, "completion_tokens": 8, "cached_tokens": None}
     assert find_counts({"timings": None}, []) is not None
-
-
-@for_each(
-    ("then", "expected"),
-    [
-        (Usage(input=0, output=0), (3, 5, 2, "reported")),
-        (Usage(output=9), (3, 9, None, "reported")),
-        (Usage(input=0, cache_read=7), (0, 5, 2, "reported")),
-        (Usage(input=4, output=9, source="reported"), (4, 9, None, "reported")),
-    ],
-    ids=["zeros", "no prompt", "all of the prompt cached", "all"],
-)
-def test_a_later_zero_does_not_replace_a_reported_count(then, expected):
-    before = Usage(input=3, output=5, reasoning=2, source="reported")
-
-    last = merge_usage(before, then)
-
-    assert (last.input, last.output, last.reasoning, last.source) == expected
-
-
-def test_partial_counts_remain_missing():
-    assert merge_usage(Usage(output=5), Usage(output=6)).source == "missing"
 
 
 def test_an_estimate_fills_only_unreported_counts():

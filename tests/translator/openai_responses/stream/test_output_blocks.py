@@ -333,7 +333,9 @@ def test_a_response_with_output_text_alone_is_text(output):
 
     assert texts(final) == ["Hi"]
     assert texts(text("Hi"), done(0, **output_message("Hi")), final) == ["Hi"]
-    assert fold(stream().feed_body(response))["content"] == [{"type": "text", "text": "Hi"}]
+    assert fold(stream().feed_body(response))["content"] == [
+        {"type": "text", "text": "Hi", "citations": None}
+    ]
 
 
 def test_an_unrequested_item_is_dropped_with_a_note():

@@ -29,6 +29,7 @@ from tests.translator.openai_responses.responses import (
     text,
 )
 from translator.anthropic.stop_reason import LIMIT_REACHED
+from translator.anthropic.usage import Usage
 from translator.capabilities import PROFILES
 from translator.dialect import ResponseContext, UpstreamError
 from translator.message_stream.events_to_message import fold
@@ -67,7 +68,7 @@ def test_the_body_of_an_http_error_in_mid_stream_ends_it():
 def test_the_first_usage_is_the_estimate():
     start = stream(input_estimate=42).feed(created())[0]
 
-    assert start["message"]["usage"] == {"input_tokens": 42, "output_tokens": 0}
+    assert start["message"]["usage"] == Usage(input=42, output=0).to_wire()
 
 
 def test_an_external_failure_ends_the_stream_once():
@@ -178,7 +179,7 @@ def test_a_tier_and_searches_are_part_of_the_usage():
 
     reply = message(completed(output_message("Hi"), usage=usage, service_tier="fast"))["usage"]
 
-    assert reply == usage | {"service_tier": "priority"}
+    assert reply == Usage(input=5, output=2, service_tier="priority").to_wire()
 
 
 def test_output_that_is_no_list_of_items_is_no_output():

@@ -11,6 +11,7 @@ from tests.translator.openai_responses.responses import (
     stream,
     text,
 )
+from translator.anthropic.usage import Usage
 from translator.message_stream.events_to_message import fold
 from translator.stream.stop_scanner import StopScanner
 
@@ -21,8 +22,9 @@ def test_a_stop_sequence_ends_the_answer_at_once_with_estimated_usage():
 
     events = machine.feed(text("four END more"))
 
-    assert events[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
-    assert events[-2]["usage"] == {"input_tokens": 7, "output_tokens": 2}
+    end = events[-2]["delta"]
+    assert (end["stop_reason"], end["stop_sequence"]) == ("stop_sequence", "END")
+    assert events[-2]["usage"] == Usage(input=7, output=2).to_delta()
     assert machine.usage.source == "estimated"
     assert machine.finished
 
@@ -43,7 +45,8 @@ def test_a_stop_sequence_is_found_in_whole_texts_too(kind):
     whole = {"type": "response.output_text.done", "output_index": 0, "text": "a END b"}
     event = whole if kind == "text" else done(0, **output_message("a END b"))
 
-    assert blocks(created(), event, stop_sequences=("END",)) == [{"type": "text", "text": "a "}]
+    [block] = blocks(created(), event, stop_sequences=("END",))
+    assert block["text"] == "a "
 
 
 def test_a_stop_sequence_in_a_whole_response_preserves_the_reported_usage():
@@ -53,9 +56,9 @@ def test_a_stop_sequence_in_a_whole_response_preserves_the_reported_usage():
 
     folded = fold(stream(stop_sequences=("END",)).feed_body(body))
 
-    assert folded["content"] == [{"type": "text", "text": "a "}]
+    assert folded["content"] == [{"type": "text", "text": "a ", "citations": None}]
     assert (folded["stop_reason"], folded["stop_sequence"]) == ("stop_sequence", "END")
-    assert folded["usage"] == {"input_tokens": 5, "output_tokens": 3}
+    assert folded["usage"] == Usage(input=5, output=3).to_wire()
 
 
 def test_arguments_and_reasoning_are_not_scanned_for_stop_sequences():
