@@ -121,6 +121,7 @@ FIELDS: Final[Mapping[str, Check]] = {
     "stop_sequences": list_of(_check_stop_sequence),
     "stream": boolean,
     "system": TEXT_OR_TEXTS,
+    "tags": any_value,
     "temperature": number(0, 1),
     "thinking": THINKING,
     "thread": any_value,

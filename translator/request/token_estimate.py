@@ -136,7 +136,9 @@ def _image(block: dict[str, Any], pending: Pending) -> float:
 def _document(block: dict[str, Any], pending: Pending) -> float:
     pending += [block.get("title"), block.get("context")]
     source = block.get("source")
-    kind = source.get("type") if type(source) is dict else None
+    if type(source) is not dict:
+        return TOKENS_PER_BLOCK + TOKENS_PER_PDF_PAGE
+    kind = source.get("type")
     if kind == "text":
         return TOKENS_PER_BLOCK + _string(source.get("data"))
     if kind == "content":

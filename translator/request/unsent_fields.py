@@ -40,12 +40,13 @@ DROPPED: Final[Mapping[str, str]] = {
     "diagnostics": "the upstream reports no cache diagnostics",
     "fallback_credit_token": "the gateway has its own fallbacks",
     "fallbacks": "the gateway has its own fallbacks",
+    "tags": "the gateway records them",
     "user_profile_id": "a header of another provider",
     "workspace_id": "a header of another provider",
 }
 """Fields that neither OpenAI API has, with the reason for the note."""
 
-HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token"})
+HARMLESS: Final = frozenset({"betas", "diagnostics", "fallbacks", "fallback_credit_token", "tags"})
 """Fields that are dropped without loss, so the gateway's strict mode accepts them."""
 
 MAX_QUOTED_FIELDS: Final = 5  # maximum number of unknown fields quoted in a note

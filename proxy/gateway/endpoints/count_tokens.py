@@ -56,6 +56,8 @@ again."""
 
 
 class CountTokensConsumer(StreamingHttpConsumer):
+    cross_origin = True
+
     async def handle(self) -> None:
         caller = authenticate(self.headers)
         body = await self.read_body()

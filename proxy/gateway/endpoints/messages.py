@@ -39,6 +39,8 @@ delays all streams: by at most 70 ms for a body of this size, by 1 ms for most s
 
 
 class MessagesConsumer(StreamingHttpConsumer):
+    cross_origin = True
+
     async def handle(self) -> None:
         caller = identify(self.headers)
         self.context = RequestContext(self, self.headers, caller)

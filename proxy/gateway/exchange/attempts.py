@@ -4,7 +4,12 @@ import dataclasses
 from typing import Any
 
 from proxy.gateway.snapshot.targets import Target
-from translator.anthropic.usage import Usage, has_doubtful_counts, without_doubtful_counts
+from translator.anthropic.usage import (
+    Usage,
+    billed_usage,
+    has_doubtful_counts,
+    without_doubtful_counts,
+)
 from translator.dialect import RecordedCalls, Stream
 from translator.message_stream.events_to_message import MessageFold
 from translator.notes import Note
@@ -87,7 +92,7 @@ class Attempts:
         """
         if self.stream is None:
             return Usage()
-        usage = self.late_usage or self.stream.usage
+        usage = billed_usage(self.late_usage or self.stream.usage)
         is_doubtful = has_doubtful_counts(usage, self.fold.characters)
         if (usage.source != "missing" and not is_doubtful) or not self.has_content:
             return usage

@@ -1,10 +1,12 @@
 """The parts of the client's request that admission, translation and the ledger need."""
 
+import re
 import time
+from itertools import islice
 from typing import Any, Final
 
 from proxy.gateway.admission.client_options import PLAIN
-from proxy.gateway.http.request_headers import RequestHeaders
+from proxy.gateway.http.request_headers import RequestHeaders, printable
 from translator.anthropic.usage import MAX_COUNT
 from translator.errors import BadRequest
 from translator.request.session_id import MAX_SESSION_ID, session_id_in
@@ -13,6 +15,10 @@ SESSION_HEADER: Final = b"x-claude-code-session-id"
 SUMMARY_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k")
 """The request fields that stay in memory after translation, for the ledger row, the trace and the
 live view."""
+MAX_TAGS: Final = 16
+MAX_TAG: Final = 200
+TAG_NAME: Final = re.compile(r"[A-Za-z0-9_.:/=+@-]{1,64}")
+"""The names of tags that Claude Code accepts for a billing group."""
 MAX_OUTPUT_TOKENS: Final = 128_000
 """Assumed for a request without a valid limit: as many as a model can write in one response."""
 
@@ -73,6 +79,21 @@ class ClientRequest:
         if not isinstance(limit, int | float) or limit < 0:
             return MAX_OUTPUT_TOKENS
         return int(min(limit, MAX_COUNT))
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Return the field ``tags`` (beta ``request-tags-2026-08-21``), without invalid ones.
+
+        Claude Code sends its billing group there.
+        """
+        sent = self.fields.get("tags")
+        if not isinstance(sent, dict):
+            return {}
+        return {
+            name: printable(value)
+            for name, value in islice(sent.items(), MAX_TAGS)
+            if TAG_NAME.fullmatch(name) and isinstance(value, str) and len(value) <= MAX_TAG
+        }
 
     @property
     def streaming(self) -> bool:
