@@ -190,8 +190,6 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "secret": "sk-br-3f7c0d",
     "service_account_ids": ["svac_1"],
     "service_tier": "standard",
-    "speed": "standard",
-    "inference_geo": "global",
     "iterations": [],
     "session": "d0210c9f",
     "session_id": "d0210c9f",
