@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from proxy.models import Price, Route, RouteTarget, Team, Upstream, Webhook
+from proxy.models.setup.prices import DIMENSIONS
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.secrets import ConfigError, mistakes_error
 
@@ -183,7 +184,8 @@ def _price(entry: schema.Price, rows: ConfigWriter, where: str) -> Price:
     upstream = None
     if entry.upstream:
         upstream = rows.find(Upstream, entry.upstream, f"{where}.upstream")
-    identity = {"upstream": upstream, "model": entry.model, "since": entry.since}
+    dimensions = {name: getattr(entry, name) for name in DIMENSIONS}
+    identity = {"upstream": upstream, "model": entry.model, **dimensions, "since": entry.since}
     figures = msgspec.structs.asdict(entry.usd)
     name = _price_name(entry)
     before = Price.objects.filter(**identity).first()
@@ -196,7 +198,8 @@ def _price(entry: schema.Price, rows: ConfigWriter, where: str) -> Price:
 
 
 def _price_name(price: Price | schema.Price) -> str:
-    return f"{price.upstream or '*'} {price.model} since {price.since}"
+    named = [f"{name}={value}" for name in DIMENSIONS if (value := getattr(price, name))]
+    return " ".join([str(price.upstream or "*"), price.model, *named, f"since {price.since}"])
 
 
 def _is_in_force(price: Price) -> bool:

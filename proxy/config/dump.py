@@ -25,6 +25,7 @@ from proxy.models import (
     Upstream,
     Webhook,
 )
+from proxy.models.setup.prices import DIMENSIONS
 from proxy.models.setup.upstreams import SANDBOXES, SEALED
 
 from .load import starter_prices
@@ -107,6 +108,7 @@ def _prices(*, starter: bool) -> Iterator[Table]:
         figures = {name: getattr(price, name) for name in Figures.__struct_fields__}
         is_starter = (
             price.upstream is None
+            and not price.variant
             and not price.managed
             and shipped.get((price.model, price.since, price.source)) == figures
         )
@@ -115,6 +117,7 @@ def _prices(*, starter: bool) -> Iterator[Table]:
         yield {
             "upstream": price.upstream.name if price.upstream else None,
             "model": price.model,
+            **{name: getattr(price, name) or None for name in DIMENSIONS},
             "since": price.since,
             "usd": figures,
             "source": price.source,

@@ -108,10 +108,13 @@ def _semantic_errors(file: BridgeFile) -> Iterator[str]:
     yield from _duplicates("routes", [_route_name(one.model, one.team) for one in file.routes])
     yield from _duplicates("teams", [entry.name for entry in file.teams])
     yield from _duplicates("keys", [f"{entry.team}/{entry.name}" for entry in file.keys])
-    yield from _duplicates(
-        "prices", [f"{entry.upstream or '*'} {entry.model} {entry.since}" for entry in file.prices]
-    )
+    yield from _duplicates("prices", [_price_name(entry) for entry in file.prices])
     yield from _budget_errors(file)
+
+
+def _price_name(price: Price) -> str:
+    named = (price.upstream or "*", price.model, price.service_tier, price.speed)
+    return " ".join(filter(None, (*named, price.inference_geo, str(price.since))))
 
 
 def _budget_errors(file: BridgeFile) -> Iterator[str]:

@@ -87,11 +87,18 @@ class Figures(Strict):
                 _check_usd(usd, name)
 
 
+Dimension = Annotated[str, Meta(max_length=32)]
+
+
 class Price(Strict):
     model: Model
     since: dt.date
     usd: Figures
     upstream: Name | None = None  # if absent, the price applies to every upstream
+    # The price of this tier, speed or region; absent: of the standard one.
+    service_tier: Dimension = ""
+    speed: Dimension = ""
+    inference_geo: Dimension = ""
     source: Annotated[str, Meta(max_length=300)] = ""
 
 

@@ -116,6 +116,11 @@ class Exchange(models.Model):
     reasoning_source = token_source_field()
     web_searches = models.PositiveIntegerField(null=True)
     service_tier = models.CharField(max_length=32, blank=True)
+    speed = models.CharField(max_length=32, blank=True, default="")
+    inference_geo = models.CharField(max_length=32, blank=True, default="")
+    # The billed samplings of a request that the upstream answered in several, whose sums the token
+    # counts above are: [{type, model, input, output, cache_read, cache_write_5m, cache_write_1h}]
+    iterations = models.JSONField(default=list)
     # null: the cost is unknown; 0: the request is free.
     cost_nanousd = models.BigIntegerField(null=True)
     price = models.JSONField(null=True)  # the price that applied: {"id", "since", "input", …}

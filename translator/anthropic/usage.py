@@ -143,6 +143,7 @@ WORST_SOURCES: Final[tuple[Source, ...]] = ("missing", "estimated", "reported")
 """The sources of counts, the least reliable one first."""
 
 INPUT_COUNTS: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
+ITERATION_COUNTS: Final = (*INPUT_COUNTS, "output")
 OTHER_COUNTS: Final = ("output", "reasoning", "web_searches")
 NAMES: Final = ("service_tier", "speed", "inference_geo")
 
@@ -306,6 +307,21 @@ def billed_iterations(usage: Usage) -> tuple[Iteration, ...]:
     if serving is None:
         return usage.iterations
     return tuple(i for i in usage.iterations if i.type != "message" or i.model == serving)
+
+
+def billed_usage(usage: Usage) -> Usage:
+    """Return the usage with the counts that are charged: the sums over the billed iterations.
+
+    Sums that are smaller than the counts of the response cannot be all of them.
+    """
+    billed = billed_iterations(usage)
+    if not billed:
+        return usage
+    sums = {name: sum([getattr(each, name) for each in billed]) for name in ITERATION_COUNTS}
+    if any(count < (getattr(usage, name) or 0) for name, count in sums.items()):
+        return usage
+    known = {name: n for name, n in sums.items() if n or getattr(usage, name) is not None}
+    return replace(usage, iterations=billed, **known)
 
 
 def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:

@@ -32,6 +32,10 @@ class PriceForm(ModelForm):
         help_texts: ClassVar = {
             "upstream": "Empty: any upstream with this model.",
             "model": "The model name that the upstream gets.",
+            "service_tier": "The tier in the usage, such as priority, flex or batch; "
+            "empty: the standard tier.",
+            "speed": "fast: the price of Anthropic's fast mode; empty: the standard speed.",
+            "inference_geo": "The region in the usage, such as us; empty: global.",
             "since": "First day of the price, in UTC.",
             **dict.fromkeys(
                 ("cache_read", "cache_write_5m", "cache_write_1h"), "Empty: charged as input."
@@ -50,6 +54,7 @@ class PriceAdmin(ManagedAdmin):
     list_display = (
         "model",
         "upstream_display",
+        "variant_display",
         "since",
         "per_input",
         "per_output",
@@ -75,6 +80,10 @@ class PriceAdmin(ManagedAdmin):
     @admin.display(description="upstream", ordering="upstream__name")
     def upstream_display(self, obj: Price) -> str:
         return str(obj.upstream) if obj.upstream else "any"
+
+    @admin.display(description="tier, speed, region")
+    def variant_display(self, obj: Price) -> str:
+        return ", ".join(obj.variant) or "standard"
 
     @admin.display(description="input, $ per million", ordering="input")
     def per_input(self, obj: Price) -> str:

@@ -73,7 +73,7 @@ class TranscriptBodies:
     def replay(self) -> Comparison | str:
         """The stored upstream stream translated by this version, or the reason why it cannot be."""
         try:
-            return compare(self.stored, self.row.request_bytes)
+            return compare(self.stored)
         except CannotReplay as exc:
             return f"{str(exc)[:1].upper()}{str(exc)[1:]}."
         except Exception:  # the page must open for data of any older version

@@ -21,16 +21,24 @@ from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
+from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder
-from proxy.ledger.usage.pricing import PriceList, charge_of, cost_of
+from proxy.ledger.usage.pricing import (
+    PriceList,
+    charge_of,
+    cost_of,
+    name_of_usage,
+    variant_of,
+)
 from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.metrics.node_state import MAX_BUDGETS, TeamBudget
 from proxy.models import Budget
 from proxy.money import usd
+from translator.anthropic.usage import OPENAI_TIERS
 from translator.notes import Note
 
 from .budget_maintenance import budget_maintenance
@@ -109,6 +117,8 @@ class PlannedRequest:
     input_tokens: int
     """The estimated number of input tokens."""
     max_tokens: int
+    dimensions: Mapping[str, str] = field(default_factory=dict)
+    """The ``speed`` and ``inference_geo`` that the request asks for."""
 
 
 def covering(caller: Caller, model: str) -> tuple[BudgetConfig, ...]:
@@ -185,15 +195,34 @@ def _worst_case(
     costs = []
     for target in route.targets:
         model = target.model_for(planned.model)
-        price = planned.prices.at(target.server.name, model, day)
-        if price is None:
+        asked = _asked_of(target, planned.dimensions)
+        prices = planned.prices.possible(target.server.name, model, day, variant_of(asked))
+        if None in prices:
+            name = name_of_usage(asked, model)
             if refuses_unpriced(budgets):
-                raise missing_price_error(planned.model, target.server.name, model)
-            reason = f"budget: no price is known for {model[:100]!r}, so nothing is reserved"
+                raise missing_price_error(planned.model, target.server.name, name)
+            reason = f"budget: no price is known for {name[:100]!r}, so nothing is reserved"
             notes.append(Note("model", "ignored", reason))
-        else:
-            costs.append(worst_case_cost(price, planned.input_tokens, planned.max_tokens))
+        costs += [
+            worst_case_cost(price, planned.input_tokens, planned.max_tokens)
+            for price in prices
+            if price is not None
+        ]
     return max(costs, default=UNPRICED)
+
+
+def _asked_of(target: Target, dimensions: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the dimensions of prices that the target's upstream is asked for.
+
+    OpenAI has tiers instead of speeds: ``fast`` becomes ``priority``.
+    """
+    server = target.server
+    if server.dialect_name == "anthropic":
+        return dimensions
+    tier = server.extra_body.get("service_tier")
+    if tier is None and server.profile.service_tier and dimensions.get("speed") == "fast":
+        tier = "priority"
+    return {"service_tier": OPENAI_TIERS.get(tier, tier)} if isinstance(tier, str) else {}
 
 
 def refuses_unpriced(budgets: Sequence[BudgetConfig]) -> bool:

@@ -36,7 +36,6 @@ from translator.anthropic.request_validation import parse_count_tokens_request
 from translator.anthropic_upstream import DIALECT as ANTHROPIC
 from translator.anthropic_upstream.clouds import count_body
 from translator.errors import BadUpstream, TranslatorError
-from translator.request.token_estimate import estimate_tokens
 from translator.upstream_errors.mapping import NO_ROUTE
 from translator.upstream_errors.refusal import Refusal
 
@@ -64,13 +63,15 @@ words may be about the model alone. This process does not call the endpoint for 
 
 
 class CountTokensConsumer(StreamingHttpConsumer):
+    cross_origin = True
+
     async def handle(self) -> None:
         caller = authenticate(self.headers)
         body = await self.read_body()
         parsed = await parse_body(self, caller, body, parse_count_tokens_request)
         reject_without_native_target(self.headers, caller, body, parsed)
-        request, fault = parsed
-        facts = request_facts(self.headers, len(body))
+        request, fault, estimate = parsed
+        facts = request_facts(self.headers, estimate)
         route = choose_route(caller, request["model"], facts=facts)
         target = (route.targets if fault is None else native_targets(route))[0]
         async with admit(caller, 0, model=request["model"]) as slot:
@@ -81,7 +82,6 @@ class CountTokensConsumer(StreamingHttpConsumer):
             return
         if fault is not None:
             raise fault
-        estimate = estimate_tokens(request)
         model = target.model_for(request["model"])
         tokens, headers = await calibrated_estimate(target.server.name, model, estimate)
         await self.send_response(200, _response_body(tokens, request), (JSON, *headers))

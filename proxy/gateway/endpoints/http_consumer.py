@@ -15,6 +15,12 @@ from proxy.conf import conf
 from proxy.gateway.admission.load_shedding import IN_A_ROW, load_shedder
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.body_memory import body_memory, run_in_body_thread
+from proxy.gateway.http.cross_origin import (
+    ALLOW_ORIGIN,
+    ORIGIN,
+    is_preflight,
+    preflight_headers,
+)
 from proxy.gateway.http.deadlines import CancelReason, Deadlines
 from proxy.gateway.http.error_log import log_refusal
 from proxy.gateway.http.errors import (
@@ -41,6 +47,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
 
     methods: ClassVar[tuple[str, ...]] = ("POST",)
     probe: ClassVar[bool] = False  # if true, the endpoint responds under any load
+    cross_origin: ClassVar[bool] = False
+    """Whether pages of other origins may send requests; only for paths that need a key."""
     # Initial values as class attributes: they save eleven assignments for each request.
     headers_sent = False  # the status line is sent
     complete = False  # whether the last byte of the response is written
@@ -73,6 +81,10 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         try:
             if not directory.running:
                 await start_services()
+            if self.cross_origin and is_preflight(scope["method"], self.headers.headers):
+                await self.send_headers(204, preflight_headers(self.methods))
+                await self.send_body(b"", more=False)
+                return
             self._check_method_and_load()
             await self.handle()
         except asyncio.CancelledError:
@@ -206,6 +218,8 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
             all_headers.append((b"content-length", b"%d" % length))
         all_headers += [(b"request-id", request_id), (b"x-bridge-request-id", request_id)]
         all_headers += self.extra_headers
+        if self.cross_origin and ORIGIN in self.headers.headers:
+            all_headers += ALLOW_ORIGIN
         await self.base_send(
             {"type": "http.response.start", "status": status, "headers": all_headers}
         )

@@ -9,7 +9,6 @@ from proxy.gateway.admission.auth import authorise, identify
 from proxy.gateway.admission.client_options import ClientOptions
 from proxy.gateway.admission.route_selection import Route, choose_route
 from proxy.gateway.admission.shared_rate_limits import acquire_slot
-from proxy.gateway.exchange.client_request import BYTES_PER_TOKEN
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.body_memory import run_in_body_thread
 from proxy.gateway.http.errors import HttpError
@@ -28,6 +27,7 @@ from translator.anthropic.request_validation import (
 )
 from translator.anthropic.validators import MAX_MODEL
 from translator.errors import BadRequest
+from translator.request.token_estimate import estimate_tokens
 
 from .http_consumer import StreamingHttpConsumer
 
@@ -39,6 +39,8 @@ delays all streams: by at most 70 ms for a body of this size, by 1 ms for most s
 
 
 class MessagesConsumer(StreamingHttpConsumer):
+    cross_origin = True
+
     async def handle(self) -> None:
         caller = identify(self.headers)
         self.context = RequestContext(self, self.headers, caller)
@@ -72,13 +74,13 @@ class MessagesConsumer(StreamingHttpConsumer):
             context.request.model = _parse_model_name(body)
             context.request.rejected_body = body
             raise
-        context.request.set_body(body, parsed.fields)
+        context.request.set_body(body, parsed.fields, parsed.input_estimate)
         context.request.fault = parsed.fault
 
     async def _serve(self, context: RequestContext) -> None:
         """Admit the request and send the response."""
         caller = context.caller
-        facts = request_facts(self.headers, len(context.request.body))
+        facts = request_facts(self.headers, context.request.input_estimate)
         route = choose_route(caller, context.request.model, context.request.session_id, facts)
         if context.request.fault is not None:
             route = Route(route.name, native_targets(route))
@@ -118,6 +120,8 @@ class ParsedBody(NamedTuple):
     fault: BadRequest | None
     """Why the body cannot be translated; an Anthropic upstream may accept it all the same, because
     it may know newer fields, blocks and values (decision D21)."""
+    input_estimate: int
+    """The input tokens by ``estimate_tokens``: one estimate for all who need one."""
 
 
 def native_targets(route: Route) -> tuple[Target, ...]:
@@ -125,9 +129,9 @@ def native_targets(route: Route) -> tuple[Target, ...]:
     return tuple(each for each in route.targets if each.server.dialect_name == "anthropic")
 
 
-def request_facts(head: RequestHeaders, size: int) -> RequestFacts:
-    """Return what the conditions of targets depend on; ``size`` is that of the body in bytes."""
-    return RequestFacts(size // BYTES_PER_TOKEN, " ".join(head.client).strip(), head.headers)
+def request_facts(head: RequestHeaders, input_estimate: int) -> RequestFacts:
+    """Return what the conditions of targets depend on."""
+    return RequestFacts(input_estimate, " ".join(head.client).strip(), head.headers)
 
 
 def reject_without_native_target(
@@ -137,7 +141,7 @@ def reject_without_native_target(
     if parsed.fault is None:
         return
     try:
-        facts = request_facts(head, len(body))
+        facts = request_facts(head, parsed.input_estimate)
         targets = native_targets(choose_route(caller, parsed.fields["model"], facts=facts))
     except HttpError:
         targets = ()
@@ -199,7 +203,7 @@ def _decode_and_validate(
             if caller.team.store_full:
                 new_name_recorder.add_rejected(head.request_id, body)
             raise fault from None
-    return ParsedBody(request, fault)
+    return ParsedBody(request, fault, estimate_tokens(request))
 
 
 def _reject_unknown_fields(context: RequestContext) -> None:

@@ -16,6 +16,7 @@ from proxy.gateway.admission.auth import authenticate
 from proxy.gateway.admission.route_selection import choose_route
 from proxy.gateway.http.errors import HttpError, unknown_model
 from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
+from proxy.gateway.snapshot.targets import SAME_MODEL
 from translator.capabilities import EFFORTS, Profile
 
 from .http_consumer import StreamingHttpConsumer
@@ -28,16 +29,13 @@ SINCE_UNIX: Final = 1_735_689_600
 LIFECYCLE: Final = "active"  # this value is returned for every model
 EFFORTS_SHOWN: Final = ("low", "medium", "high", "xhigh", "max")
 GLOB: Final = re.compile(r"[*?\[]")
-SHIPPED: Final = (
-    "claude-opus-5-5", "claude-sonnet-5-5", "claude-opus-5", "claude-sonnet-5",
-    "claude-opus-4-8", "claude-sonnet-4-6", "claude-haiku-4-5", "claude-haiku-4-5-20251001",
-)  # fmt: skip
-"""Model names that are built into clients. Instead of a route's glob, the model list shows the
-names that match the glob."""
+ANTHROPIC_MODELS: Final = "claude"
+"""How the names of Anthropic's models begin."""
 
 
 class ModelsConsumer(StreamingHttpConsumer):
     methods = ("GET", "HEAD")
+    cross_origin = True
 
     async def handle(self) -> None:
         caller = authenticate(self.headers)
@@ -79,17 +77,35 @@ class ModelsConsumer(StreamingHttpConsumer):
 def _listed_routes(caller: Caller) -> list[RouteEntry]:
     """Return the caller's routes.
 
-    A route with a glob is replaced by one route for each name in ``SHIPPED`` that matches the glob.
+    A route with a glob is replaced by one route for each model of the price list that matches the
+    glob and that the route's first target may serve.
     """
     snapshot = directory.snapshot
     listed = [route for route in snapshot.models(caller) if not GLOB.search(route.model)]
     named = {route.model for route in listed}
-    for name in SHIPPED:
+    for name, upstreams in sorted(snapshot.prices.upstreams_by_model.items()):
         route = snapshot.route(caller.team.name, name)
         allowed = caller.models.allow(name) and caller.team.models.allow(name)
-        if route is not None and allowed and name not in named:
+        if route and allowed and name not in named and _serves(route, name, upstreams):
             listed.append(dataclasses.replace(route, model=name))
     return listed
+
+
+def _serves(route: RouteEntry, model: str, upstreams: set[str | None]) -> bool:
+    """Return whether the route's first target may serve the model of a client.
+
+    ``upstreams``: for which upstreams the model has a price; None: for all. A target that gets the
+    client's model name is an upstream of Anthropic's models, or of other models.
+    """
+    if not route.targets:
+        return False
+    target = route.targets[0]
+    if target.model not in SAME_MODEL:
+        return None in upstreams or target.server.name in upstreams
+    if target.server.name in upstreams:
+        return True
+    native = target.server.dialect_name == "anthropic"
+    return None in upstreams and model.startswith(ANTHROPIC_MODELS) is native
 
 
 def _paged(listed: list[RouteEntry], query: dict[str, list[str]]) -> tuple[list[RouteEntry], bool]:

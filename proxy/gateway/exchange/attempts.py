@@ -1,17 +1,21 @@
 """The calls of upstreams for one request, and the response to the last call."""
 
 import dataclasses
-import json
 from typing import Any
 
 from proxy.gateway.snapshot.targets import Target
-from translator.anthropic.usage import Usage, has_doubtful_counts, without_doubtful_counts
+from translator.anthropic.usage import (
+    Usage,
+    billed_usage,
+    has_doubtful_counts,
+    without_doubtful_counts,
+)
 from translator.dialect import RecordedCalls, Stream
 from translator.message_stream.events_to_message import MessageFold
 from translator.notes import Note
+from translator.request.token_estimate import content_tokens
 
 from .attempt_record import AttemptRecord
-from .client_request import BYTES_PER_TOKEN
 from .upstream_bytes import StoredReads
 
 
@@ -88,13 +92,11 @@ class Attempts:
         """
         if self.stream is None:
             return Usage()
-        usage = self.late_usage or self.stream.usage
+        usage = billed_usage(self.late_usage or self.stream.usage)
         is_doubtful = has_doubtful_counts(usage, self.fold.characters)
         if (usage.source != "missing" and not is_doubtful) or not self.has_content:
             return usage
-        content = (self.response_message() or {})["content"]
-        size = len(json.dumps(content, ensure_ascii=False).encode())
-        output = size // BYTES_PER_TOKEN
+        output = content_tokens((self.response_message() or {})["content"])
         if not is_doubtful:
             return Usage(
                 input=input_estimate,

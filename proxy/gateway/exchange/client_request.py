@@ -1,25 +1,26 @@
 """The parts of the client's request that admission, translation and the ledger need."""
 
-import json
 import re
 import time
+from itertools import islice
 from typing import Any, Final
 
 from proxy.gateway.admission.client_options import PLAIN
-from proxy.gateway.http.request_headers import RequestHeaders
+from proxy.gateway.http.request_headers import RequestHeaders, printable
 from translator.anthropic.usage import MAX_COUNT
 from translator.errors import BadRequest
-from translator.request.token_estimate import estimate_tokens
+from translator.request.session_id import MAX_SESSION_ID, session_id_in
 
 SESSION_HEADER: Final = b"x-claude-code-session-id"
 SUMMARY_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k")
 """The request fields that stay in memory after translation, for the ledger row, the trace and the
 live view."""
-OLD_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
-SESSION_CHARACTERS: Final = 200
+MAX_TAGS: Final = 16
+MAX_TAG: Final = 200
+TAG_NAME: Final = re.compile(r"[A-Za-z0-9_.:/=+@-]{1,64}")
+"""The names of tags that Claude Code accepts for a billing group."""
 MAX_OUTPUT_TOKENS: Final = 128_000
 """Assumed for a request without a valid limit: as many as a model can write in one response."""
-BYTES_PER_TOKEN: Final = 4  # the average for English text and code
 
 
 class ClientRequest:
@@ -50,15 +51,14 @@ class ClientRequest:
         self.fault: BadRequest | None = None
         self.size = 0  # of the body, in bytes
         self.model = ""  # the model name in the client's request
-        self.input_estimate = 0  # estimated input tokens
+        self.input_estimate = 0  # the input tokens by ``estimate_tokens``
         self.options = PLAIN  # the options set by headers and by the gateway key
-        self.session_id = headers.text(SESSION_HEADER, SESSION_CHARACTERS)
+        self.session_id = headers.text(SESSION_HEADER, MAX_SESSION_ID)
         """The id of the conversation; empty if the request has none."""
 
-    def set_body(self, body: bytes, fields: dict[str, Any]) -> None:
-        self.body, self.fields = body, fields
+    def set_body(self, body: bytes, fields: dict[str, Any], input_estimate: int) -> None:
+        self.body, self.fields, self.input_estimate = body, fields, input_estimate
         self.size = len(body)
-        self.input_estimate = self.size // BYTES_PER_TOKEN
         self.model = fields["model"]
         if not self.session_id and "metadata" in fields:
             self.session_id = session_id_in(fields["metadata"])
@@ -67,11 +67,6 @@ class ClientRequest:
         """Release the large parts of the request, once no further target needs them."""
         fields, self.body = self.fields, b""
         self.fields = {name: fields[name] for name in SUMMARY_FIELDS if name in fields}
-
-    @property
-    def token_estimate(self) -> int:
-        """Return an estimate of the input tokens, for budgets."""
-        return estimate_tokens(self.fields) if self.fault is None else self.input_estimate
 
     @property
     def max_tokens(self) -> int:
@@ -86,28 +81,20 @@ class ClientRequest:
         return int(min(limit, MAX_COUNT))
 
     @property
+    def tags(self) -> dict[str, str]:
+        """Return the field ``tags`` (beta ``request-tags-2026-08-21``), without invalid ones.
+
+        Claude Code sends its billing group there.
+        """
+        sent = self.fields.get("tags")
+        if not isinstance(sent, dict):
+            return {}
+        return {
+            name: printable(value)
+            for name, value in islice(sent.items(), MAX_TAGS)
+            if TAG_NAME.fullmatch(name) and isinstance(value, str) and len(value) <= MAX_TAG
+        }
+
+    @property
     def streaming(self) -> bool:
         return self.fields.get("stream") is True
-
-
-def session_id_in(metadata: object) -> str:
-    """Return Claude Code's session id from ``metadata.user_id``, which has one of two formats."""
-    user = metadata.get("user_id") if isinstance(metadata, dict) else None
-    if not isinstance(user, str):
-        return ""
-    if found := OLD_SESSION.search(user):
-        return found[1]
-    if user.startswith("{"):
-        try:
-            return _session_id(json.loads(user).get("session_id"))
-        except (ValueError, AttributeError):
-            return ""
-    return ""
-
-
-def _session_id(value: object) -> str:
-    """Return ``value`` if it is a valid session id, else "".
-
-    A long id is not truncated, because it could then equal another id.
-    """
-    return value if isinstance(value, str) and len(value) <= SESSION_CHARACTERS else ""

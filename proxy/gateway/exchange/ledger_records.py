@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import date, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -10,6 +11,7 @@ from proxy.encryption.bodies import has_key
 from proxy.gateway.http.errors import HttpError
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.ledger.recorder import recorder
+from proxy.ledger.usage.pricing import name_of_usage
 from translator.anthropic.usage import Usage
 from translator.dialect import Stream, UpstreamError
 from translator.notes import Note
@@ -28,6 +30,8 @@ QUOTED_TEXT: Final = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)
 """A string quoted by ``repr``, even if it is truncated before its closing quote."""
 MESSAGE_CHARACTERS: Final = 2_000
 STOP_CHARACTERS: Final = 40
+MAX_ITERATIONS: Final = 50
+"""How many iterations a row has; its token counts are the sums of all."""
 
 
 def open_record(
@@ -58,7 +62,7 @@ def open_record(
         client_version=info.client.version,
         api_version=info.version,
         betas=info.betas,
-        tags=info.tags,
+        tags={**context.request.tags, **info.tags} if "tags" in request else info.tags,
         traceparent=head.text(b"traceparent", 100) if b"traceparent" in head.headers else "",
         stream=request.get("stream") is True,
         model_requested=context.request.model[:200],
@@ -102,6 +106,7 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
     target = context.attempts.target_record
     target_fields = target or NO_TARGET
     usage = context.usage()
+    usage_of_row = usage_record(usage)
     slot = context.admission.slot
     if slot is not None and not slot.settled and usage.source != "missing":
         slot.settle(total_tokens(usage))
@@ -134,8 +139,8 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
         if notes
         else [],
         unknown_events=dict(stream.unknown) if stream else {},
-        usage=usage_record(usage),
-        price=price_at(context, target),
+        usage=usage_of_row,
+        price=price_at(context, target, usage_of_row),
         tool_calls=len(tools),
         tool_names=sorted(set(tools)) if tools else [],
         has_thinking=has_thinking,
@@ -164,7 +169,9 @@ def day_of(days: int) -> date:
     return EPOCH + timedelta(days)
 
 
-def price_at(context: "RequestContext", target: Mapping[str, Any]) -> dict[str, Any] | None:
+def price_at(
+    context: "RequestContext", target: Mapping[str, Any], usage: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Return the target's price when the request was accepted.
 
     If it is None, the ledger looks the price up when it stores the row.
@@ -172,16 +179,18 @@ def price_at(context: "RequestContext", target: Mapping[str, Any]) -> dict[str, 
     if not target:
         return None
     upstream, model = target["upstream"], target["model"]
-    price = price_of(context, upstream, model)
-    (missing_prices.add if price is None else missing_prices.remove)(upstream, model)
+    price = price_of(context, upstream, model, usage)
+    change = missing_prices.add if price is None else missing_prices.remove
+    change(upstream, name_of_usage(usage, model))
     return price
 
 
-def price_of(context: "RequestContext", upstream: str, model: str) -> dict[str, Any] | None:
-    """Return the price of the upstream's model that was valid when the request was accepted."""
-    return context.admission.prices.at(
-        upstream, model, day_of(int(context.request.created) // DAY_S)
-    )
+def price_of(
+    context: "RequestContext", upstream: str, model: str, usage: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the price of the tokens that was valid when the request was accepted."""
+    day = day_of(int(context.request.created) // DAY_S)
+    return context.admission.prices.of_usage(upstream, model, day, usage)
 
 
 class _ClientError(NamedTuple):
@@ -229,7 +238,7 @@ def _length(value: object) -> int:
 
 def usage_record(usage: Usage) -> dict[str, Any]:
     """Return the usage as a dict. This takes 0.4 µs; a loop over the fields takes 1.2 µs."""
-    return {
+    record: dict[str, Any] = {
         "input": usage.input,
         "output": usage.output,
         "cache_read": usage.cache_read,
@@ -241,6 +250,13 @@ def usage_record(usage: Usage) -> dict[str, Any]:
         "source": usage.source,
         "output_source": usage.output_source,
     }
+    if usage.speed is not None:
+        record["speed"] = usage.speed
+    if usage.inference_geo is not None:
+        record["inference_geo"] = usage.inference_geo
+    if usage.iterations:
+        record["iterations"] = [asdict(each) for each in usage.iterations[:MAX_ITERATIONS]]
+    return record
 
 
 def note_records(notes: Sequence[Note], with_quotes: bool) -> list[dict[str, str]]:

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from proxy.live.running_requests import LiveRow
 from translator.anthropic.usage import Usage
-
-from .client_request import BYTES_PER_TOKEN
+from translator.request.token_estimate import tokens_of_characters
 
 if TYPE_CHECKING:
     from .request_context import RequestContext
@@ -29,7 +28,7 @@ def build_live_row(context: "RequestContext") -> LiveRow:
     stream, target = attempts.stream, attempts.target
     usage = stream.usage if stream is not None else Usage()
     has_final_usage = stream is not None and stream.finished and usage.output is not None
-    output_estimate = attempts.fold.characters // BYTES_PER_TOKEN
+    output_estimate = tokens_of_characters(attempts.fold.characters)
     first = attempts.first_content
     return LiveRow(
         id=head.request_id,

@@ -8,7 +8,10 @@ unpriced_models: Final[dict[tuple[str, str], None]] = {}
 
 
 def add(upstream: str, model: str) -> None:
-    """Add a model. Above ``MAX_MODELS`` models, the oldest is removed until its next request."""
+    """Add a model, with the dimensions that need a price, such as ``speed=fast``.
+
+    Above ``MAX_MODELS`` models, the oldest is removed until its next request.
+    """
     if (upstream, model) not in unpriced_models:
         unpriced_models[upstream, model] = None
         if len(unpriced_models) > MAX_MODELS:

@@ -240,7 +240,7 @@ class RequestContext:
         if not (self.admission.has_hard_budget and self.attempts.records):
             return
         attempt, usage = self.attempts.records[-1], usage_record(self.usage())
-        cost = cost_of(usage, price_of(self, attempt.upstream, attempt.model))
+        cost = cost_of(usage, price_of(self, attempt.upstream, attempt.model, usage))
         if cost is not None:
             usage = {name: value for name, value in usage.items() if value is not None}
             attempt.charge = {"usage": usage, "cost_nanousd": cost.total}
@@ -254,9 +254,14 @@ class RequestContext:
             created=request.created,
             prices=self.admission.prices,
             input_tokens=worst_case_input(
-                {} if request.fault else request.fields, request.token_estimate, request.max_tokens
+                {} if request.fault else request.fields, request.input_estimate, request.max_tokens
             ),
             max_tokens=request.max_tokens,
+            dimensions={
+                name: value
+                for name in ("speed", "inference_geo")
+                if isinstance(value := request.fields.get(name), str)
+            },
         )
 
     async def accept(self, route: Route, slot: ConcurrencySlot) -> None:

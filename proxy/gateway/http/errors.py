@@ -17,6 +17,12 @@ from translator.errors import BadRequest, BadUpstream
 Header = tuple[bytes, bytes]
 
 RETRY_AFTER_DEFAULT_S: Final = 5
+FINAL_STATUSES: Final = frozenset({401, 402, 403, 404, 405, 415})
+"""Statuses of errors that the same request gets again, so the client is told not to retry.
+
+Claude Code retries a 401 ten times without a word, for three minutes. Other errors say themselves
+whether a retry helps. No client retries a 400 or 413, and some change the request after one.
+"""
 USE_MESSAGES_API: Final = "clients speak the Messages API here: POST /v1/messages"
 BASE_URL_WITH_V1: Final = "the base URL of this client must end with /v1"
 PATH_HINTS: Final[Mapping[str, str]] = {
@@ -63,6 +69,8 @@ class HttpError(Exception):
 
     def __post_init__(self) -> None:
         Exception.__init__(self, self.message)
+        if self.status in FINAL_STATUSES and self.raw is None:
+            self.headers = {"x-should-retry": "false", **self.headers}
 
     def body(self, request_id: str) -> bytes:
         if self.raw is not None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from proxy.gateway.exchange.attempt_record import AttemptRecord
-from proxy.gateway.exchange.client_request import BYTES_PER_TOKEN
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.server_builder import build_server
@@ -205,7 +204,6 @@ def _classify(run: _ProbeRun, request: dict[str, Any]) -> Finding:
             target_record,
             run.reads,
             message_id="msg_probe",
-            input_estimate=len(run.body) // BYTES_PER_TOKEN,
         )
     except (LookupError, TranslatorError, ValueError) as exc:
         return run.finding(ok=False, summary=f"The answer cannot be read: {type(exc).__name__}.")

@@ -11,8 +11,6 @@ from proxy.ledger.transcripts.storage import StoredTranscript
 from proxy.ledger.transcripts.stream_replay import Replayed, replay
 from translator.errors import TranslatorError
 
-BYTES_PER_TOKEN: Final = 4  # the ratio with which the gateway estimates input tokens
-
 Line = tuple[str, str]
 KINDS: Final[Mapping[str, str]] = {"+": "add", "-": "del", "@": "hunk"}
 
@@ -52,11 +50,8 @@ class Comparison:
         ]
 
 
-def compare(stored: StoredTranscript, request_bytes: int = 0) -> Comparison:
-    """Translate the stored upstream stream again. Raises CannotReplay.
-
-    ``request_bytes``: the size of the client's request body, from which input tokens are estimated.
-    """
+def compare(stored: StoredTranscript) -> Comparison:
+    """Translate the stored upstream stream again. Raises CannotReplay."""
     if not stored.upstream_reads:
         raise CannotReplay(f"{_unanswered(stored)}: nothing to replay")
     if _has_several_responses(stored):
@@ -68,7 +63,6 @@ def compare(stored: StoredTranscript, request_bytes: int = 0) -> Comparison:
             stored.target,
             stored.upstream_reads,
             message_id=message_id,
-            input_estimate=request_bytes // BYTES_PER_TOKEN,
         )
     except (LookupError, TranslatorError) as exc:
         message = f"{stored.target.get('dialect')!r} cannot translate it: {exc}"

@@ -12,6 +12,7 @@ from proxy.ledger.posting.rollups import TOKENS
 from proxy.ledger.usage.pricing import PriceList, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
 from proxy.models.ledger import HAS_TOKENS
+from proxy.models.setup.prices import DIMENSIONS
 
 from .amendments import amend
 
@@ -59,8 +60,9 @@ def _reprice_batch(ids: list[str], prices: PriceList, *, dry_run: bool) -> list[
     changed: list[Repriced] = []
 
     def change(row: Exchange) -> Mapping[str, Any] | None:
-        price = prices.at(row.upstream, row.model_upstream, row.created.date())
-        cost = cost_of(usage_of(row), price)
+        usage = usage_of(row)
+        price = prices.of_usage(row.upstream, row.model_upstream, row.created.date(), usage)
+        cost = cost_of(usage, price)
         if cost is None:
             return None
         total = cost.total + failed_attempts_cost(row.attempts)  # the stored costs of attempts
@@ -78,6 +80,7 @@ def _reprice_batch(ids: list[str], prices: PriceList, *, dry_run: bool) -> list[
 
 
 def usage_of(row: Exchange) -> dict[str, Any]:
-    """Return the token counts of a row with their sources, as ``usage`` for ``cost_of``."""
+    """Return what a row has of its CloseRecord's ``usage``: counts, sources and dimensions."""
     counts = {name: getattr(row, f"{name}_tokens") for name in TOKENS}
-    return counts | {source: getattr(row, source) for source in TOKENS.values()}
+    others = (*TOKENS.values(), *DIMENSIONS, "iterations")
+    return counts | {name: getattr(row, name) or None for name in others}

@@ -71,7 +71,8 @@ def _samples(upstream: str, model: str, since: datetime) -> Iterator[tuple[int, 
 def _measured_exchanges(upstream: str, model: str, since: datetime) -> "QuerySet[Exchange]":
     """Return the newest completed rows whose input the upstream reported.
 
-    Rows with web searches are excluded: search results are counted as input, but not stored.
+    Rows with web searches are excluded: search results are counted as input, but not stored. So
+    are rows with iterations, whose tokens are the sums of several prompts.
     """
     columns = (
         "input_tokens",
@@ -86,6 +87,7 @@ def _measured_exchanges(upstream: str, model: str, since: datetime) -> "QuerySet
         upstream=upstream,
         model_upstream=model,
         input_source=TokenSource.REPORTED,
+        iterations=[],
     ).exclude(web_searches__gt=0)
     return rows.order_by("-created").only(*columns)[:MAX_ROWS]
 

@@ -18,6 +18,7 @@ from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.ledger.usage.pricing import PriceList, charge_of, source_of
 from proxy.models import Exchange, Outcome, State
 from proxy.models.encrypted_text import BodyTextField
+from proxy.models.setup.prices import DIMENSIONS
 
 NUL: Final = "\x00"  # PostgreSQL cannot store this character in a text
 
@@ -160,10 +161,11 @@ def columns_from_close(record: CloseRecord, row: AnyRow, prices: PriceList) -> d
     values |= token_columns(record.usage) | columns_from_message(record.answer)
     price = record.price
     if price is None:
-        price = prices.at(
+        price = prices.of_usage(
             values.get("upstream", row.upstream),
             values.get("model_upstream", row.model_upstream),
             row.created.date(),
+            record.usage,
         )
     values["cost_nanousd"], values["price"] = _cost_and_price(record, price)
     return values
@@ -189,7 +191,9 @@ def token_columns(usage: Mapping[str, Any]) -> dict[str, Any]:
         written = source_of(usage, "cache_write_1h")
     columns["cache_write_source"] = written
     columns["web_searches"] = usage.get("web_searches")
-    columns["service_tier"] = usage.get("service_tier") or ""
+    for name in DIMENSIONS:
+        columns[name] = usage.get(name) or ""
+    columns["iterations"] = usage.get("iterations") or []
     return columns
 
 

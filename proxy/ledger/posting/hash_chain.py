@@ -80,11 +80,15 @@ def link_digest(
 def digest_of(row: AnyRow) -> bytes:
     """Return the SHA-256 of all columns of a ledger row, equal for SQLite and PostgreSQL."""
     columns = dict(zip(COLUMNS, _values_of(row), strict=True))
+    for name in LATER_COLUMNS:
+        if not columns[name]:
+            del columns[name]
     for name in DATETIMES:
         if (value := columns[name]) is not None:
             columns[name] = value.astimezone(UTC).isoformat(timespec="microseconds")
     for name in JSON_COLUMNS:
-        columns[name] = _canonical(columns[name])
+        if name in columns:
+            columns[name] = _canonical(columns[name])
     for name in BODY_TEXTS:  # the encrypted form, so that the digest is valid without the key
         columns[name] = stored_text(columns[name])
     return hashlib.sha256(_encode(columns)).digest()
@@ -118,6 +122,9 @@ def _number(text: str) -> int | float:
 _fields: Final = Exchange._meta.concrete_fields  # noqa: SLF001 -- Django's documented model API
 # The order is that of sorted JSON keys.
 COLUMNS: Final = sorted(field.attname for field in _fields)
+LATER_COLUMNS: Final = ("inference_geo", "iterations", "speed")
+"""Columns that the first version did not have. Empty, they are not part of the digest, so that the
+digests of older rows stay valid."""
 DATETIMES: Final = [f.attname for f in _fields if isinstance(f, models.DateTimeField)]
 JSON_COLUMNS: Final = [f.attname for f in _fields if isinstance(f, models.JSONField)]
 BODY_TEXTS: Final = [f.attname for f in _fields if isinstance(f, BodyTextField)]

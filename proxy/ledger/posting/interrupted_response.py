@@ -13,7 +13,7 @@ from proxy.ledger.transcripts.encoding import Read, reads_of
 from proxy.ledger.transcripts.stream_replay import DIALECTS, Replayed, replay
 from proxy.ledger.usage.unreported_usage import fill_unreported
 from translator.anthropic.usage import Usage
-from translator.request.token_estimate import estimate_tokens
+from translator.request.token_estimate import content_tokens, estimate_tokens
 
 from .ledger_writer import ExchangeRecords
 
@@ -89,13 +89,8 @@ def _usage(request: dict[str, Any], replayed: Replayed) -> dict[str, Any]:
     if reported.source == "reported" and reported.output:
         return {name: getattr(reported, name) for name in USAGE_FIELDS}
     content = (replayed.answer or {}).get("content") or []
-    message = {"role": "user", "content": [{"type": "text", "text": _as_text(content)}]}
     return {
         "input": estimate_tokens(request),
-        "output": estimate_tokens({"messages": [message]}) if content else 0,
+        "output": content_tokens(content),
         "source": "estimated",
     }
-
-
-def _as_text(content: list[Any]) -> str:
-    return msgspec.json.encode(content).decode()

@@ -11,6 +11,7 @@ from translator import anthropic_upstream, openai_chat, openai_responses
 from translator.capabilities import profile_with
 from translator.dialect import Dialect, ResponseContext, Stream, TranslationTarget
 from translator.message_stream.events_to_message import MessageFold
+from translator.request.token_estimate import estimate_tokens
 from translator.stream.sse import ServerSentEvent, SSEDecoder
 
 from .encoding import Read
@@ -59,30 +60,28 @@ def replay(
     reads: Iterable[Read],
     *,
     message_id: str = "",
-    input_estimate: int = 0,
     ended: bool = True,
 ) -> Replayed:
     """Translate a stored request and the reads of its upstream stream again.
 
-    ``ended``: whether the upstream ended the stream. ``input_estimate``: input tokens to use if the
-    stream reports no usage.
+    ``ended``: whether the upstream ended the stream.
 
     Raises LookupError for an unknown dialect, and TranslatorError for a request that cannot be
     translated.
     """
     dialect = dialect_of(str(target.get("dialect")))
     built = dialect.build_request(request, target_of(target))
-    stream = dialect.stream(_context(built.response_context, message_id, input_estimate))
+    stream = dialect.stream(_context(built.response_context, request, message_id))
     events_by_read = _decode_events(stream, list(reads), ended=ended)
     answer = _fold([event for _, events in events_by_read for event in events])
     return Replayed(events_by_read=events_by_read, answer=answer, stream=stream, body=built.body)
 
 
-def _context(context: ResponseContext, message_id: str, input_estimate: int) -> ResponseContext:
+def _context(context: ResponseContext, request: dict[str, Any], message_id: str) -> ResponseContext:
     return replace(
         context,
         message_id=message_id or context.message_id,
-        input_estimate=context.input_estimate or input_estimate,
+        input_estimate=context.input_estimate or estimate_tokens(request),
     )
 
 

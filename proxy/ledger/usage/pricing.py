@@ -11,8 +11,16 @@ from functools import lru_cache
 from typing import Any, Final
 
 from proxy.models import Price
+from proxy.models.setup.prices import DIMENSIONS
 
 NANOUSD_PER_TOKEN: Final = 1000  # the cost of a token at a price of one dollar per million tokens
+
+Variant = tuple[str, ...]
+"""The service tier, speed and region of a price or of a usage; "" is the standard one."""
+STANDARD: Final[Variant] = ("",) * len(DIMENSIONS)
+STANDARD_NAMES: Final = frozenset({None, "standard", "global", "not_available"})
+"""How upstreams call the standard tier, speed and region. ``not_available``: Anthropic's older
+models have no regions."""
 
 ZERO: Final = Decimal(0)
 CLASSES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
@@ -43,9 +51,38 @@ def price_record(price: Price) -> dict[str, Any]:
         "id": price.pk,
         "upstream": price.upstream.name if price.upstream else None,
         "model": price.model,
+        **{name: value for name in DIMENSIONS if (value := getattr(price, name))},
         "since": price.since.isoformat(),
         **{name: None if usd is None else format(usd, "f") for name, usd in prices.items()},
     }
+
+
+def variant_of(usage: Mapping[str, Any]) -> Variant:
+    """Return the service tier, speed and region in which the tokens were used."""
+    names = [usage.get(each) for each in DIMENSIONS]
+    return tuple(["" if name in STANDARD_NAMES else str(name) for name in names])
+
+
+def priced_model(usage: Mapping[str, Any], model: str) -> str:
+    """Return the model whose price applies to all of the usage; "" if there are several.
+
+    ``model``: the model that the gateway requested. If that declined the request, Anthropic may
+    have let a fallback model answer, which has prices of its own.
+    """
+    iterations = usage.get("iterations") or ()
+    models = {each["model"] for each in iterations if each.get("model")}
+    if len(models) > 1:
+        return ""
+    is_fallback = any(each["type"] == "fallback_message" for each in iterations)
+    return models.pop() if is_fallback and models else model
+
+
+def name_of_usage(usage: Mapping[str, Any], model: str) -> str:
+    """Return what needs a price: the model or models, and the dimensions that are not standard."""
+    models = sorted({each.get("model") or model for each in usage.get("iterations") or ()})
+    named = zip(DIMENSIONS, variant_of(usage), strict=True)
+    dimensions = [f"{name}={value}" for name, value in named if value]
+    return " ".join([priced_model(usage, model) or "+".join(models), *dimensions])
 
 
 def cost_of(usage: Mapping[str, Any], price: Mapping[str, Any] | None) -> Cost | None:
@@ -116,29 +153,66 @@ def estimated_attempts_cost(attempts: Iterable[Mapping[str, Any]]) -> int:
     )
 
 
+Dated = tuple[date, dict[str, Any]]
+"""A price and its first day."""
+
+
 class PriceList:
     """All prices, for lookup by upstream, model and day."""
 
     def __init__(self, prices: Iterable[Price]) -> None:
-        self.dated: dict[tuple[str | None, str], list[tuple[date, dict[str, Any]]]] = {}
+        self.dated: dict[tuple[str | None, str], dict[Variant, list[Dated]]] = {}
+        self.upstreams_by_model: dict[str, set[str | None]] = {}
         for price in prices:
             name = price.upstream.name if price.upstream else None
-            dated = self.dated.setdefault((name, price.model), [])
+            variant = tuple([getattr(price, each) for each in DIMENSIONS])
+            dated = self.dated.setdefault((name, price.model), {}).setdefault(variant, [])
             dated.append((price.since, price_record(price)))
-        for dated in self.dated.values():
-            dated.sort(key=lambda entry: entry[0], reverse=True)
+            self.upstreams_by_model.setdefault(price.model, set()).add(name)
+        for variants in self.dated.values():
+            for dated in variants.values():
+                dated.sort(key=lambda entry: entry[0], reverse=True)
 
     @classmethod
     def load(cls) -> "PriceList":
         return cls(Price.objects.select_related("upstream"))
 
-    def at(self, upstream: str, model: str, day: date) -> dict[str, Any] | None:
-        """Return the model's price on ``day``; None without one.
+    def at(
+        self, upstream: str, model: str, day: date, variant: Variant = STANDARD
+    ) -> dict[str, Any] | None:
+        """Return the model's price on ``day`` in this variant; None without one.
 
-        A price for this upstream wins over a price for all upstreams.
+        A price for this upstream wins over a price for all upstreams. The price of another variant
+        never applies, because it would be a guess.
         """
         for name in (upstream, None):
-            for since, figures in self.dated.get((name, model), ()):
+            for since, figures in self.dated.get((name, model), {}).get(variant, ()):
                 if since <= day:
                     return figures
         return None
+
+    def of_usage(
+        self, upstream: str, model: str, day: date, usage: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return the price of the tokens of a request to ``model``; None without one.
+
+        ``usage`` is that of a CloseRecord.
+        """
+        return self.at(upstream, priced_model(usage, model), day, variant_of(usage))
+
+    def possible(
+        self, upstream: str, model: str, day: date, asked: Variant
+    ) -> list[dict[str, Any] | None]:
+        """Return the prices that may apply to a request for the variant; None: it has no price.
+
+        A provider may choose another tier or region, but a speed only if the request asks for it.
+        """
+        speed = DIMENSIONS.index("speed")
+        others = {
+            variant
+            for name in (upstream, None)
+            for variant in self.dated.get((name, model), ())
+            if variant[speed] == asked[speed]
+        }
+        found = [self.at(upstream, model, day, variant) for variant in others - {asked}]
+        return [self.at(upstream, model, day, asked), *(one for one in found if one is not None)]

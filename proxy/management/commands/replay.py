@@ -56,7 +56,7 @@ class Command(BridgeCommand):
                 self.stdout.write(f"# {ms:.1f} ms\n{body.decode('utf-8', 'replace')}")
             return
         try:
-            comparison = compare(stored, self._request_bytes(stored))
+            comparison = compare(stored)
         except CannotReplay as exc:
             code = FINDING if stored.upstream_reads else MISUSE
             raise CommandError(str(exc), returncode=code) from None
@@ -80,10 +80,6 @@ class Command(BridgeCommand):
                 returncode=MISUSE,
             )
         return stored
-
-    def _request_bytes(self, stored: StoredTranscript) -> int:
-        rows = Exchange.objects.filter(pk=stored.exchange_id)
-        return rows.values_list("request_bytes", flat=True).first() or 0
 
     def _compare(self, stored: StoredTranscript, comparison: Comparison, *, as_json: bool) -> None:
         if as_json:

@@ -1,6 +1,6 @@
 """Prices: what the tokens of a model cost at an upstream, from a day on."""
 
-from typing import Any
+from typing import Any, Final
 
 from django.core.validators import MinValueValidator
 from django.db import models
@@ -15,15 +15,27 @@ def dollars(**options: Any) -> "models.DecimalField[Any, Any]":
     )
 
 
+DIMENSIONS: Final = ("service_tier", "speed", "inference_geo")
+"""What a provider may charge differently: the fields of ``usage`` with these names."""
+
+
+def dimension() -> "models.CharField[str, str]":
+    return models.CharField(max_length=32, blank=True, default="")
+
+
 class Price(models.Model):
     """The price of a model from a day on, in US dollars per million tokens.
 
-    A price is never overwritten: a new price is a row with a later ``since``.
+    A price is never overwritten: a new price is a row with a later ``since``. Each service tier,
+    speed or region has prices of its own; empty is the standard one.
     """
 
     # null: the price applies to every upstream with this model, like the shipped prices
     upstream = models.ForeignKey(Upstream, null=True, blank=True, on_delete=models.CASCADE)
     model = models.CharField(max_length=200)
+    service_tier = dimension()
+    speed = dimension()
+    inference_geo = dimension()
     since = models.DateField()
     input = dollars()
     output = dollars()
@@ -38,9 +50,17 @@ class Price(models.Model):
         ordering = ["model", "-since"]
         constraints = [
             models.UniqueConstraint(
-                fields=["upstream", "model", "since"], name="price_dated", nulls_distinct=False
+                fields=["upstream", "model", *DIMENSIONS, "since"],
+                name="price_dated",
+                nulls_distinct=False,
             )
         ]
 
     def __str__(self) -> str:
-        return f"{self.model} since {self.since}"
+        return " ".join([self.model, *self.variant, f"since {self.since}"])
+
+    @property
+    def variant(self) -> list[str]:
+        """The dimensions that are not standard, such as ``speed=fast``."""
+        named = ((name, getattr(self, name)) for name in DIMENSIONS)
+        return [f"{name}={value}" for name, value in named if value]

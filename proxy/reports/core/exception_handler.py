@@ -93,6 +93,8 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
     else:
         logger.error("report %s failed", request_id, exc_info=exc)
         code, message = status.HTTP_500_INTERNAL_SERVER_ERROR, "internal error"
+    if code in (status.HTTP_401_UNAUTHORIZED, status.HTTP_403_FORBIDDEN):
+        headers["x-should-retry"] = "false"  # see FINAL_STATUSES of the gateway
     body = error_body(code, message, request_id)
     if isinstance(exc, MissingKey):
         body["error"]["missing_body_key"] = exc.key_id

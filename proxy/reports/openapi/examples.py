@@ -190,6 +190,7 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "secret": "sk-br-3f7c0d",
     "service_account_ids": ["svac_1"],
     "service_tier": "standard",
+    "iterations": [],
     "session": "d0210c9f",
     "session_id": "d0210c9f",
     "side": "request",

@@ -72,6 +72,11 @@ class RequestRow(serializers.Serializer[Any]):
     usage_source = serializers.CharField(help_text="upstream, partial, estimated or none")
     token_sources = TokenSources()
     service_tier = serializers.CharField(allow_null=True)
+    speed = serializers.CharField(allow_null=True)
+    inference_geo = serializers.CharField(allow_null=True)
+    iterations = serializers.JSONField(
+        help_text="The billed samplings, if there are several: the token counts are their sums."
+    )
     cost_usd = serializers.CharField(allow_null=True, help_text="null: the price is unknown")
     cost_parts = serializers.DictField(
         child=serializers.CharField(), help_text="The cost of each token class, in US dollars."

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from proxy.ledger.maintenance.export import key_id
 from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Scope, Team, Upstream
 from proxy.models.setup.keys import secret_columns
+from proxy.models.setup.prices import DIMENSIONS
 from proxy.reports.core.query_parameters import Number
 from proxy.reports.core.references import reference_of
 from proxy.reports.usage.budgets import state_of
@@ -288,8 +289,8 @@ class PriceSerializer(ConfigSerializer):
     class Meta:
         model = Price
         fields = (
-            "id", "upstream", "model", "since", "input", "output", "cache_read", "cache_write_5m",
-            "cache_write_1h", "source", "managed",
+            "id", "upstream", "model", *DIMENSIONS, "since", "input", "output", "cache_read",
+            "cache_write_5m", "cache_write_1h", "source", "managed",
         )  # fmt: skip
         read_only_fields = ("managed",)
         validators = ()

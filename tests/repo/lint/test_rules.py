@@ -51,7 +51,6 @@ ALLOWED = {
     ("reads json without limits", "proxy/gateway/snapshot/config_cache.py"): "a file that the gateway wrote",
     ("reads json without limits", "proxy/gateway/endpoints/messages.py"): "one name in a rejected body, for its row",
     ("reads json without limits", "proxy/gateway/http/lenient_json.py"): "an upstream's JSON that msgspec rejects",
-    ("reads json without limits", "proxy/gateway/exchange/client_request.py"): "one short string",
     ("reads json without limits", "proxy/gateway/http/request_json.py"): "parses after the depth check",
     ("reads json without limits", "proxy/gateway/webhooks/sending.py"): "a body that the gateway wrote",
     ("reads json without limits", "proxy/reports/core/rendering.py"): "a cursor of the API; any other text is a 400",

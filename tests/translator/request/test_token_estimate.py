@@ -7,9 +7,13 @@ import pytest
 from tests.for_each import for_each
 from translator.request.token_estimate import (
     MARGIN,
+    MAX_PDF_PAGES,
+    MAX_UNSEEN_PAGES,
     TOKENS_PER_IMAGE,
     TOKENS_PER_PDF_PAGE,
+    content_tokens,
     estimate_tokens,
+    tokens_of_characters,
 )
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
@@ -121,3 +125,90 @@ def test_tools_and_layouts_count():
     assert added(tools=[tool, tool]) - added(tools=[tool]) >= 100
     assert added(tools=[{"type": "web_search_20250305", "name": "web_search"}]) > 1000
     assert added(output_config={"format": layout}) == added(output_format=layout) > 100
+
+
+BASE64 = base64.b64encode(bytes(range(256)) * 4_000).decode()
+IMAGE_SOURCE = {"type": "base64", "media_type": "image/png", "data": BASE64}
+IMAGE = {"type": "image", "source": IMAGE_SOURCE}
+PDF_SOURCE = {**IMAGE_SOURCE, "media_type": "application/pdf"}
+FETCHED = {"type": "web_fetch_result", "content": {"type": "document", "source": PDF_SOURCE}}
+
+
+@for_each(
+    ("block", "most"),
+    [
+        (IMAGE, TOKENS_PER_IMAGE),
+        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, TOKENS_PER_IMAGE),
+        ({"type": "tool_result", "content": [IMAGE, IMAGE]}, 2 * TOKENS_PER_IMAGE),
+        ({"type": "mcp_tool_result", "content": [IMAGE]}, TOKENS_PER_IMAGE),
+        ({"type": "screen_recording", "frames": [{"source": IMAGE_SOURCE}]}, TOKENS_PER_IMAGE),
+        ({"type": "input_audio", "source": IMAGE_SOURCE | {"media_type": "audio/wav"}}, 1600),
+        ({"type": "web_fetch_tool_result", "content": FETCHED}, 18 * TOKENS_PER_PDF_PAGE),
+        ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}}, 1600),
+        ({"type": "input_image", "image_url": f"data:image/png;base64,{BASE64}"}, 1600),
+        (
+            {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{BASE64}"}},
+            18 * TOKENS_PER_PDF_PAGE,
+        ),
+    ],
+)
+def test_base64_is_counted_by_what_it_shows(block, most):
+    """The base64 text of each of these has a million characters and more."""
+    assert most - 1 <= added(block) <= most + 60
+    assert content_tokens([block]) <= most + 60
+
+
+def test_base64_that_the_model_reads_as_text_is_text():
+    call = {"type": "tool_use", "name": "f", "input": {"png": BASE64}}
+
+    assert added(call) >= len(BASE64) / 4
+    assert added(text(f"data:image/png;base64,{BASE64}")) >= len(BASE64) / 4
+
+
+@for_each(
+    ("block", "pages"),
+    [
+        (pdf(3, padding=20_000_000), 3),
+        (pdf(2_000_000), MAX_PDF_PAGES),
+        (pdf(0, padding=25_000_000), MAX_UNSEEN_PAGES),
+    ],
+)
+def test_the_pages_of_a_large_pdf_are_bounded(block, pages):
+    assert added(block) == pytest.approx(pages * TOKENS_PER_PDF_PAGE, rel=0.01)
+
+
+def nested(depth: int) -> dict:
+    block: dict = {"type": "text", "text": "word " * 100}
+    for _ in range(depth):
+        block = {"type": "new_block", "citations": {}, "content": [block]}
+    return block
+
+
+def test_deeply_nested_content_is_counted_without_recursion():
+    deep = nested(50_000)
+
+    assert added(deep, tools=[{"name": "f", "input_schema": deep}]) > 50_000
+
+
+@for_each(
+    "request_",
+    [
+        {},
+        {"messages": 5, "tools": {"a": 1}, "system": 7, "output_config": [], "output_format": "x"},
+        {"messages": [5, {"content": {"type": ["x"]}}, {"content": 7}], "tools": [5, {"name": 3}]},
+        {"messages": [{"content": [{"type": kind} for kind in ("document", "image", "text")]}]},
+        {"messages": [{"content": [{"type": "thinking", "thinking": 5, "signature": []}]}]},
+        {"messages": [{"content": [{"type": "document", "source": {"type": "base64"}}]}]},
+        {"messages": [{"content": [{"type": "tool_use"}, {"type": "redacted_thinking"}]}]},
+    ],
+)
+def test_an_invalid_request_has_an_estimate(request_):
+    assert 1 <= estimate_tokens(request_) < 10_000
+
+
+def test_the_output_is_estimated_by_the_same_rule():
+    call = {"type": "tool_use", "id": "t", "name": "read_file", "input": {"path": "a.py"}}
+
+    assert content_tokens([text("word " * 100), call]) == content_tokens("word " * 100) + 18
+    assert content_tokens("word " * 100) == tokens_of_characters(500)
+    assert content_tokens([]) == 0

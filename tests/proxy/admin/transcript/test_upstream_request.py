@@ -81,7 +81,7 @@ def test_a_replay_with_the_same_answer_is_reported_as_same(root, answered):
     from proxy.ledger.transcripts import storage
 
     row, stream = answered
-    today = compare(storage.read(row.pk), row.request_bytes).replayed.answer
+    today = compare(storage.read(row.pk)).replayed.answer
     same = factories.record(
         answer=today, reads=((1.0, stream),), body=factories.request_body(stream=True)
     )

@@ -144,8 +144,8 @@ def test_days_are_counted_from_1970():
 class Prices:
     """Prices of one model on the third of January 1970."""
 
-    def at(self, *key):
-        return {"input": "1"} if key == ("up", "m", date(1970, 1, 3)) else None
+    def of_usage(self, *key):
+        return {"input": "1"} if key == ("up", "m", date(1970, 1, 3), {}) else None
 
 
 @for_each(
@@ -162,7 +162,7 @@ def test_the_price_is_the_one_of_the_day_of_acceptance(target, created, price):
         request=SimpleNamespace(created=created), admission=SimpleNamespace(prices=Prices())
     )
 
-    assert ledger_records.price_at(context, target) == price
+    assert ledger_records.price_at(context, target, {}) == price
     assert ("up m" in missing_prices.names()) == (
         bool(target) and price is None
     )  # until it has one

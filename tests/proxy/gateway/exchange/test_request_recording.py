@@ -22,7 +22,7 @@ from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import Server, add_route, add_upstream, message, newest_row, row
 from tests.proxy.gateway.http_client import GatewayClient, read_until
 from tests.waiting import until
-from translator.anthropic.usage import Usage
+from translator.anthropic.usage import Iteration, Usage
 
 CANARY = "canary-7f3a9b"
 
@@ -220,6 +220,16 @@ def test_the_upstream_receives_no_private_values(
 
 
 def test_the_usage_record_has_all_fields():
-    usage = Usage(input=1, output=2, cache_read=3, source="reported", service_tier="default")
+    usage = Usage(
+        input=1,
+        output=2,
+        cache_read=3,
+        source="reported",
+        service_tier="priority",
+        speed="fast",
+        inference_geo="us",
+        iterations=(Iteration(type="message", input=1, output=2, cache_read=3),),
+    )
 
-    assert usage_record(usage) == dataclasses.asdict(usage)
+    fields = dataclasses.asdict(usage)
+    assert usage_record(usage) == fields | {"iterations": [*fields["iterations"]]}

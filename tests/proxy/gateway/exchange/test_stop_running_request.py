@@ -120,7 +120,7 @@ def test_a_live_row_shows_the_current_state(gateway: GatewayClient, scripted, re
         (live,) = running_rows()
         again = running_rows()[0]["output_tokens"]
 
-    assert (live["output_tokens"], again) == (100, 100)  # 400 characters
+    assert (live["output_tokens"], again) == (118, 118)  # 400 characters
     assert live["estimated"]
     assert (live["state"], live["session"], live["stream"]) == ("answering", "s-9", True)
     assert (live["team"], live["key"]) == ("platform", "ada")

@@ -159,6 +159,7 @@ def test_each_token_class_has_its_column_and_source() -> None:
         "cache_write_1h_tokens": 5, "reasoning_tokens": 6, "input_source": "reported",
         "output_source": "estimated", "cache_read_source": "custom", "reasoning_source": "reported",
         "cache_write_source": "reported", "web_searches": 7, "service_tier": "flex",
+        "speed": "", "inference_geo": "", "iterations": [],
     }  # fmt: skip
 
 

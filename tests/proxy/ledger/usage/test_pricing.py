@@ -13,7 +13,9 @@ from proxy.ledger.usage.pricing import (
     cost_of,
     estimated_attempts_cost,
     failed_attempts_cost,
+    name_of_usage,
     source_of,
+    variant_of,
 )
 from proxy.models import Price, Upstream
 from proxy.money import usd
@@ -121,3 +123,73 @@ def test_the_newest_price_of_the_day_applies_and_that_of_the_upstream_wins() -> 
     assert price_on("openai", "2026-02-01") == "1"
     assert price_on("openai", "2026-07-01") == "3"
     assert prices.at("openai", "other", date(2026, 7, 1)) is None
+
+
+DAY = date(2026, 3, 1)
+VARIANTS = {
+    "1": {},
+    "2": {"speed": "fast"},
+    "3": {"service_tier": "flex"},
+    "4": {"inference_geo": "us"},
+    "5": {"speed": "fast", "inference_geo": "us"},
+}
+"""Input price -> the dimensions of its row."""
+OPUS = PriceList(
+    [
+        *(
+            Price(model="opus", since=date(2026, 1, 1), input=Decimal(usd), output=9, **dimensions)
+            for usd, dimensions in VARIANTS.items()
+        ),
+        Price(model="opus", since=date(2026, 6, 1), input=7, output=9, service_tier="priority"),
+        Price(model="haiku", since=date(2026, 1, 1), input=Decimal(8), output=9),
+    ]
+)
+
+
+def iteration(kind: str, model: str | None = None) -> dict:
+    return {"type": kind, "model": model, "input": 1, "output": 1}
+
+
+COMPACTED = [iteration("compaction"), iteration("message")]
+FELL_BACK = [iteration("fallback_message", "haiku")]
+ADVISED = [iteration("message", "haiku"), iteration("advisor_message", "opus")]
+
+
+@for_each(
+    ("usage", "usd", "name"),
+    [
+        ({}, "1", "opus"),
+        ({"service_tier": "standard", "speed": "standard", "inference_geo": "global"}, "1", "opus"),
+        ({"inference_geo": "not_available"}, "1", "opus"),
+        ({"speed": "fast", "service_tier": "standard"}, "2", "opus speed=fast"),
+        ({"service_tier": "flex"}, "3", "opus service_tier=flex"),
+        ({"inference_geo": "us"}, "4", "opus inference_geo=us"),
+        ({"speed": "fast", "inference_geo": "us"}, "5", "opus speed=fast inference_geo=us"),
+        # A variant without a price has no cost: another price would be a guess.
+        ({"service_tier": "batch"}, None, "opus service_tier=batch"),
+        ({"service_tier": "priority"}, None, "opus service_tier=priority"),  # priced from June
+        ({"service_tier": "flex", "speed": "fast"}, None, "opus service_tier=flex speed=fast"),
+        ({"iterations": COMPACTED}, "1", "opus"),
+        ({"iterations": FELL_BACK}, "8", "haiku"),
+        ({"iterations": ADVISED}, None, "haiku+opus"),
+    ],
+)
+def test_each_tier_speed_and_region_has_its_own_price(usage, usd, name) -> None:
+    price = OPUS.of_usage("any", "opus", DAY, usage)
+
+    assert (price and price["input"]) == usd
+    assert name_of_usage(usage, "opus") == name
+
+
+@for_each(
+    ("asked", "usd"),
+    [
+        ({}, {"1", "3", "4"}),
+        ({"speed": "fast"}, {"2", "5"}),
+        ({"inference_geo": "eu"}, {None, "1", "3", "4"}),
+    ],
+)
+def test_the_worst_case_may_have_any_tier_or_region_but_only_the_speed_asked_for(asked, usd):
+    found = OPUS.possible("any", "opus", DAY, variant_of(asked))
+
+    assert {price and price["input"] for price in found} == usd
