@@ -6,7 +6,8 @@ from typing import Final
 
 from proxy.conf import conf
 from proxy.gateway.web_search.search_endpoint import search
-from proxy.models.setup.upstreams import is_private, split_url
+from proxy.models.setup.upstreams import split_url
+from proxy.url_hosts import host_error, is_private
 
 from .finding import Finding
 
@@ -26,6 +27,9 @@ def check_web_search() -> Iterator[Finding]:
     if parts.scheme == "http" and not is_private(host or ""):
         text = f"queries and the key are sent unencrypted to {host}"
         yield Finding("web search", ok=False, text=text, hint="Use https.")
+    if error := host_error(host or ""):
+        yield Finding("web search", ok=False, text=error, hint="Change BRIDGE_WEB_SEARCH_URL.")
+        return
     found = asyncio.run(search(QUERY, {}))
     if isinstance(found, list):
         text = f"{host} returned {len(found)} results in the format {conf.web_search_format}"

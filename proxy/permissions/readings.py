@@ -19,10 +19,10 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.timezone import now
 
-from proxy.audit_log import Action, current_actor, current_request, record
+from proxy.audit_log import Action, current_request, record
 from proxy.conf import conf
 from proxy.models import Exchange
-from proxy.models.audit import MAX_REASON, ActorKind
+from proxy.models.audit import MAX_REASON
 
 from .row_permissions import Reader, is_own
 
@@ -72,15 +72,11 @@ def needs_reason(reader: Reader, row: Exchange) -> bool:
 
 
 def _is_own(reader: Reader, row: Exchange) -> bool:
-    """Return whether the reader's user or key sent the request."""
-    own = is_own(reader, key_id=row.key_id, user=row.user)
-    return own or (bool(row.user) and row.user == _user_of(reader))
+    """Return whether the signed-in reader, or the very key that reads, sent the request.
 
-
-def _user_of(reader: Reader) -> str:
-    """Return the signed-in user, or the user of the gateway key that reads; "" if it has none."""
-    actor = current_actor()
-    return actor.user if actor.kind == ActorKind.KEY else reader.user
+    The user of a key does not count: whoever may make keys can make one in another person's name.
+    """
+    return is_own(reader, key_id=row.key_id, user=row.user)
 
 
 def first_words(reader: Reader, row: Exchange) -> str:
@@ -124,7 +120,7 @@ def record_search(
 
     A reader who can find only the reader's own texts needs no reason. Raises ReasonRequired.
     """
-    finds_others = reader.may_report and not (user and user == _user_of(reader))
+    finds_others = reader.may_report and not (user and user == reader.user)
     read = ReadObject(Kind.SEARCH, words)
     needed = conf.reading_needs_reason and finds_others
     given = _require_reason([read], reason, needed=needed)

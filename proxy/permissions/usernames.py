@@ -6,6 +6,7 @@ from django.contrib.auth import get_user_model
 
 from proxy.models import Exchange, State, UsageByCallerDay
 
+TAKEN: Final = "this name is taken, or the ledger has requests of it"
 # "gateway" is the name of the gateway itself in the audit log.
 RESERVED: Final = frozenset({"gateway", "admin", "root"})
 

@@ -17,6 +17,7 @@ from proxy.checks import is_loopback
 from proxy.permissions.roles import ROLES
 from proxy.permissions.row_permissions import TEAM_GROUP
 from proxy.secrets import ConfigError, setting_now
+from proxy.url_hosts import host_error
 
 REQUIRED: Final = ("ISSUER", "CLIENT_ID", "CLIENT_SECRET", "GROUPS")
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
@@ -101,8 +102,10 @@ def is_safe_url(url: str) -> bool:
         host = parts.hostname or ""
     except ValueError:
         return False
-    return bool(host) and (
-        parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+    return (
+        bool(host)
+        and not host_error(host)
+        and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
     )
 
 

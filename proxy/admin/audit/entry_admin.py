@@ -18,7 +18,7 @@ from proxy.admin.dashboard.queries import stream_rows
 from proxy.admin.requests.exchange_admin import PAGE_PARAMS, filter_context
 from proxy.admin.requests.keyset_changelist import KeysetChangeList
 from proxy.audit_log.rows import COLUMNS, change_lines, entry_row
-from proxy.models import AuditEntry
+from proxy.models import ActorKind, AuditEntry
 from proxy.permissions.row_permissions import reader_of_user, visible_entries
 
 from .filters import FILTERS, READINGS
@@ -131,10 +131,14 @@ def object_url(entry: AuditEntry) -> str:
 
 @require_safe
 def my_readings_view(request: HttpRequest) -> HttpResponse:
-    """Show the signed-in user who read the user's transcripts, when and why."""
+    """Show the signed-in user who read the user's transcripts, when and why.
+
+    Keys in the user's name are shown too: others may have made them.
+    """
     require_reader(request)
     name = request.user.get_username()
-    entries = AuditEntry.objects.filter(READINGS, subject=name).exclude(user=name)
+    entries = AuditEntry.objects.filter(READINGS, subject=name)
+    entries = entries.exclude(actor_kind=ActorKind.USER, user=name)
     context = {
         **admin.site.each_context(request),
         "title": "Who read my transcripts",

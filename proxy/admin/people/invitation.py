@@ -23,7 +23,7 @@ from proxy.admin.setup.key_admin import secret_page
 from proxy.models import ApiKey, Budget, Period, Team
 from proxy.permissions.roles import MEMBER, ROLES
 from proxy.permissions.row_permissions import TEAM_GROUP
-from proxy.permissions.usernames import is_taken
+from proxy.permissions.usernames import TAKEN, is_taken
 from proxy.permissions.write_permissions import ADD, choices, faults, may_invite
 
 PASSWORD_BYTES: Final = 15
@@ -78,7 +78,7 @@ class InvitationForm(forms.Form):
     def clean_username(self) -> str:
         name: str = self.cleaned_data["username"]
         if is_taken(name):
-            raise forms.ValidationError("this name is taken, or the ledger has requests of it")
+            raise forms.ValidationError(TAKEN)
         return name
 
     def clean(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -19,12 +20,29 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from proxy.admin.core.model_admin import ChecksWrites, Inline
 from proxy.models import Identity
+from proxy.permissions.usernames import TAKEN, is_taken
 from proxy.permissions.write_permissions import choices
 
 if TYPE_CHECKING:  # generic only in django-stubs
     Users = UserAdmin[User]
 else:
     Users = UserAdmin
+
+
+class NewUserForm(UserCreationForm):  # type: ignore[misc]  # the theme has no types
+    def clean_username(self) -> str:
+        name: str = super().clean_username()
+        if is_taken(name):
+            raise ValidationError(TAKEN)
+        return name
+
+
+class ChangedUserForm(UserChangeForm):  # type: ignore[misc]  # the theme has no types
+    def clean_username(self) -> str:
+        name: str = self.cleaned_data["username"]
+        if name != self.initial.get("username") and is_taken(name):
+            raise ValidationError(TAKEN)
+        return name
 
 
 class IdentityInline(Inline):
@@ -43,8 +61,8 @@ admin.site.unregister(Group)
 class PeopleAdmin(ChecksWrites, Users):
     actions = None
     change_form_template = "admin/proxy/user/change_form.html"
-    form = UserChangeForm
-    add_form = UserCreationForm
+    form = ChangedUserForm
+    add_form = NewUserForm
     add_fieldsets = UserAdmin.add_fieldsets  # the theme's class, first in the MRO, has none
     change_password_form = AdminPasswordChangeForm
     filter_horizontal = ()  # the two boxes of filter_horizontal have no accessible names

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from proxy.ledger.transcripts.visible_text import show_invisible
 
-from .markdown import MarkdownRenderer
+from .markdown import MarkdownPage
 
 BLOCK_CHARS: Final = 16 * 1024  # characters; limit of one content block on the page
 PAGE_CHARS: Final = 256 * 1024  # characters; limit of all blocks of a page (threat T27)
@@ -20,8 +20,15 @@ class TruncatedText:
 
     shown: str = ""
     size: int = 0
-    html: str = ""
-    """The whole text as safe HTML; empty if the text is shown raw."""
+    markdown: MarkdownPage | None = None
+    """The page with whose texts this text is rendered; None if it is shown raw."""
+    raw: str = ""
+    """The text that was added to ``markdown``."""
+
+    @property
+    def html(self) -> str:
+        """The whole text as safe HTML; empty if the text is shown raw."""
+        return self.markdown.html(self.raw) if self.markdown else ""
 
     @property
     def is_truncated(self) -> bool:
@@ -89,12 +96,12 @@ def size_of_base64(encoded: str) -> int:
 class Truncator:
     """Truncate the texts of a page. After the page limit, texts are empty but keep their size.
 
-    With ``render_markdown``, the Markdown of whole texts is rendered, within the renderer's limits.
+    With ``render_markdown``, the Markdown of whole texts is rendered, within the limits of a page.
     """
 
     def __init__(self, max_chars: int = PAGE_CHARS, *, render_markdown: bool = False) -> None:
         self.remaining = max_chars
-        self._markdown = MarkdownRenderer() if render_markdown else None
+        self._markdown = MarkdownPage() if render_markdown else None
 
     def truncate_text(self, text: str) -> TruncatedText:
         head = text[: max(0, min(BLOCK_CHARS, self.remaining))]
@@ -103,11 +110,12 @@ class Truncator:
         return TruncatedText(shown, len(shown) + len(text) - len(head))
 
     def truncate_markdown(self, text: str) -> TruncatedText:
-        """Return the truncated text, with its Markdown as HTML if it is whole."""
+        """Return the truncated text; if it is whole, its Markdown is rendered with the page's."""
         truncated = self.truncate_text(text)
         if self._markdown is None or truncated.is_truncated:
             return truncated
-        return replace(truncated, html=self._markdown.render(text))
+        self._markdown.add(text)
+        return replace(truncated, markdown=self._markdown, raw=text)
 
     def truncate_json(self, value: Any) -> TruncatedText:
         """Return truncated JSON; a large value is not indented, because that takes a second."""

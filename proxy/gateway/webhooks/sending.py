@@ -8,6 +8,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from django.core.mail import send_mail
 from proxy.models.setup.webhooks import url_error
 from proxy.models.webhook_deliveries import MAX_ANSWER
 from proxy.secrets import setting_now
+from proxy.url_hosts import address_of, is_forbidden
 
 TIMEOUT_S: Final = 15.0
 """The longest time of one attempt, from the connection to the end of the response."""
@@ -73,16 +75,43 @@ async def _post(message: Message, timeout_s: float) -> Result:
         "webhook-timestamp": str(timestamp),
         "webhook-signature": signature(message.event_id, timestamp, body, message.keys),
     }
+    url = httpx.URL(message.url)
+    address, error = await _resolve(url.host, url.port or 443)
+    if error:
+        return Result(error)
     try:
         async with (
             httpx.AsyncClient(timeout=timeout_s, follow_redirects=False) as client,
-            client.stream("POST", message.url, content=body, headers=headers) as response,
+            client.stream(
+                "POST",
+                url.copy_with(host=address) if address else url,
+                content=body,
+                headers={**headers, "host": url.netloc.decode()},
+                extensions={"sni_hostname": url.host},
+            ) as response,
         ):
             answer = await _start_of(response)
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         return Result(type(exc).__name__)
     error = "" if response.is_success else f"it answered {response.status_code}"
     return Result(error, response.status_code, answer)
+
+
+async def _resolve(host: str, port: int) -> tuple[str, str]:
+    """Return the address of a host, and why nothing is sent to it; each may be empty.
+
+    The request goes to the address that was checked: a second resolution could return another one.
+    A name that only an HTTP proxy can resolve has no address.
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return "", ""
+    for *_, name in found:
+        address = address_of(str(name[0]))
+        if address is None or is_forbidden(address):
+            return "", f"{host!r} resolves to {name[0]}, an address of this network link"
+    return str(found[0][-1][0]), ""
 
 
 async def _start_of(response: Any) -> str:

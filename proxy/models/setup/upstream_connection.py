@@ -24,6 +24,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.file_modes import refuse_writable_by_all
 from proxy.secrets import ConfigError, Secret, resolve
+from proxy.url_hosts import host_error
 
 from .json_field_types import SecretReference, Strict, type_error_message
 
@@ -256,6 +257,8 @@ def _check_proxy(url: str) -> None:
             f"proxy {url!r} must look like http://host:port or https://host:port, "
             f"or be {NO_PROXY!r}"
         )
+    if error := host_error(host):
+        raise ValidationError(f"proxy {url!r}: {error}")
 
 
 def _proxy_from_environment(base_url: str) -> str:

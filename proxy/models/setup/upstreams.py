@@ -1,6 +1,5 @@
 """Upstreams: the servers to which requests are sent, with their API, secret and timeouts."""
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
@@ -10,6 +9,7 @@ from django.db import models
 
 from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
+from proxy.url_hosts import host_error, is_private
 from translator.capabilities import profile_with
 from translator.errors import TranslatorError
 
@@ -47,6 +47,8 @@ def check_base_url(url: str, *, allow_http: bool) -> None:
         raise ValidationError(f"base URL {url!r} must look like https://host/path")
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise ValidationError(f"base URL {url!r} must end before any ? or #")
+    if error := host_error(host):
+        raise ValidationError(f"base URL {url!r}: {error}")
     if parts.scheme == "http" and not allow_http and not is_private(host):
         raise ValidationError(
             f"base URL {url!r} sends the key unencrypted to a public host; use https, "
@@ -78,14 +80,6 @@ def check_endpoint(url: str, dialect: str) -> None:
         raise ValidationError(
             f"base URL {url!r} names the endpoint, which is appended to it; write {base!r}"
         )
-
-
-def is_private(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return "." not in host.rstrip(".")
-    return address.is_loopback or address.is_private
 
 
 class DialectName(models.TextChoices):

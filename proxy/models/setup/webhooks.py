@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import ipaddress
 import secrets
 from collections.abc import Iterator
 from typing import Final
@@ -13,9 +12,10 @@ from django.utils.timezone import now
 
 from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
+from proxy.url_hosts import host_error, is_private
 
 from .keys import Team
-from .upstreams import SEALED, is_private, split_url
+from .upstreams import SEALED, split_url
 
 MAX_WEBHOOKS: Final = 100
 """Maximum rows. Each webhook may occupy one sending thread while its receiver does not respond."""
@@ -147,18 +147,11 @@ def url_error(url: str) -> str:
         return "the URL cannot contain a user or password"
     if parts.scheme not in {"http", "https"} or not host or url != url.strip() or "#" in url:
         return f"{url!r} must look like https://host/path"
-    if _is_link_local(host):
-        return f"{host!r} is an address of this network link, as metadata services have"
+    if error := host_error(host):
+        return error
     if parts.scheme == "http" and not is_private(host):
         return f"{url!r} would send events unencrypted to a public host; use https"
     return ""
-
-
-def _is_link_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_link_local
-    except ValueError:
-        return False
 
 
 def _is_reference(stored: object) -> bool:

@@ -1,11 +1,14 @@
 """Error responses of the reports API: always with Anthropic's error body, never with DRF's."""
 
 import logging
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
 from django.core.exceptions import DisallowedHost, PermissionDenied
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.template.loader import render_to_string
 from django.views import defaults
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions, status
@@ -14,6 +17,7 @@ from rest_framework.response import Response
 from proxy.encryption.bodies import MissingBodyKey
 from proxy.ids import new_ulid
 from proxy.ledger.archive.files import ArchiveError
+from proxy.ledger.errors import LedgerUnavailable
 
 API: Final = ("/v1/", "/api/")
 """Path prefixes under which every response is JSON, except the documentation page."""
@@ -57,6 +61,20 @@ class QueryTooSlow(exceptions.APIException):
     )
 
 
+RETRY_S: Final = 5
+"""``Retry-After`` while the database cannot be read."""
+
+
+def is_database_fault(exc: BaseException | None) -> bool:
+    """Whether the database cannot be reached or read: the request is not to blame.
+
+    SQLite reports a damaged file as DatabaseError, without a subclass; the subclasses that are not
+    named here are errors of a query.
+    """
+    away = isinstance(exc, OperationalError | InterfaceError | LedgerUnavailable)
+    return away or type(exc) is DatabaseError
+
+
 def new_request_id() -> str:
     return f"req_{new_ulid()}"
 
@@ -90,6 +108,10 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
     elif isinstance(exc, ArchiveError):
         logger.error("report %s failed: %s", request_id, exc)
         code, message = status.HTTP_503_SERVICE_UNAVAILABLE, "archived months cannot be read now"
+    elif is_database_fault(exc):
+        logger.error("report %s failed: %s: %s", request_id, type(exc).__name__, exc)
+        code, message = status.HTTP_503_SERVICE_UNAVAILABLE, "the database cannot be read now"
+        headers["Retry-After"] = str(RETRY_S)
     else:
         logger.error("report %s failed", request_id, exc_info=exc)
         code, message = status.HTTP_500_INTERNAL_SERVER_ERROR, "internal error"
@@ -129,10 +151,20 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Return the 500 for an error outside the DRF views; Django logs the traceback."""
-    if not request.path.startswith(API):
-        return defaults.server_error(request)
-    return _error_response(500, "internal error")
+    """Return the 500 for an error outside the DRF views, or the 503 if it is of the database.
+
+    Django calls it while it handles the exception, and logs the traceback.
+    """
+    is_api = request.path.startswith(API)
+    if is_database_fault(sys.exc_info()[1]):
+        response = (
+            _error_response(503, "the database cannot be read now")
+            if is_api
+            else HttpResponse(render_to_string("503_database.html"), status=503)
+        )
+        response["Retry-After"] = str(RETRY_S)
+        return response
+    return _error_response(500, "internal error") if is_api else defaults.server_error(request)
 
 
 @csrf_exempt  # without this, a POST to an unknown path gets the CSRF error page, not a 404

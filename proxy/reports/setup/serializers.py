@@ -10,6 +10,7 @@ from proxy.ledger.maintenance.export import key_id
 from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Scope, Team, Upstream
 from proxy.models.setup.keys import secret_columns
 from proxy.models.setup.prices import DIMENSIONS
+from proxy.permissions.usernames import TAKEN, is_taken
 from proxy.reports.core.query_parameters import Number
 from proxy.reports.core.references import reference_of
 from proxy.reports.usage.budgets import state_of
@@ -138,8 +139,8 @@ class UserSerializer(ConfigSerializer):
     def complete(self, row: User, attrs: dict[str, Any]) -> None:
         if not self.instance:
             row.set_unusable_password()
-            if User.objects.filter(username__iexact=row.username).exists():
-                raise self.renamed({"username": ["a user with this name exists already"]})
+        if (not self.instance or row.username != self.instance.username) and is_taken(row.username):
+            raise self.renamed({"username": [TAKEN]})
 
     def save_separate(self, row: User, values: dict[str, Any]) -> None:
         if "groups" in values:

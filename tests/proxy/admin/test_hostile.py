@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy.admin.transcript.markdown import TAGS
 from proxy.live.running_requests import RUNNING
+from proxy.markdown_html import TAGS
 from proxy.models import Upstream
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream

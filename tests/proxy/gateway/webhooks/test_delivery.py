@@ -1,5 +1,6 @@
 """Events are signed, sent once if all is well, retried with the same id, and end."""
 
+import socket
 import time
 from datetime import timedelta
 
@@ -205,6 +206,39 @@ def test_a_url_that_is_not_permitted_is_never_called(receiver, url, message):
     assert (
         message in dict(type(webhook)(name="x", url=url, secret={"env": "A"}).field_errors())["url"]
     )
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fd00:ec2::254", "::ffff:169.254.169.254"])
+def test_a_name_that_resolves_to_a_metadata_service_is_never_called(receiver, monkeypatch, address):
+    webhook, _ = make_webhook(receiver.url)
+    type(webhook).objects.update(url="https://hooks.example.com/x")
+    record()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_rest: found)
+
+    send_all()
+
+    assert "network link" in WebhookDelivery.objects.get().error
+
+
+def test_the_request_goes_to_the_address_that_was_checked(receiver, monkeypatch):
+    """A name whose second resolution would have another address (DNS rebinding)."""
+    url = receiver.url.replace("127.0.0.1", "hooks")
+    make_webhook(url)
+    record()
+    answers = iter([("127.0.0.1", int(url.partition("hooks:")[2].partition("/")[0]))])
+    real = socket.getaddrinfo
+
+    def resolve(host, *args, **rest):
+        if host in ("hooks", b"hooks"):
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", next(answers))]
+        return real(host, *args, **rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+    send_all()
+
+    assert WebhookDelivery.objects.get().error == ""
 
 
 @pytest.mark.parametrize("value", ["", "short", "whsec_", "whsec_c2hvcnQ=", "whsec_#"])
