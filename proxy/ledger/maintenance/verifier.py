@@ -255,7 +255,8 @@ class Signatures:
         earlier = HashChainLink.objects.filter(sequence__lte=after).order_by("-sequence")
         last = earlier.filter(signature__isnull=False).first()
         self._is_any_signed = last is not None
-        self._first = 1 + (after if last is None else last.sequence)
+        start = last or earlier.filter(kind="").first()
+        self._first = 1 + (start.sequence if start else 0)
         self._last = after
 
     def check(self, batch: list[HashChainLink]) -> Iterator[Finding]:
@@ -502,7 +503,8 @@ def _differing_sums(
     counts = stop_reasons.COUNTS if table is StopReasonDay else COUNTS
     where = f"{table.__name__} {since:%Y-%m-%d}"
     missing = dict(lines)
-    for stored in table.objects.filter(start__gte=since, start__lt=until).values().iterator():
+    sums = table.objects.filter(start__gte=since, start__lt=until).order_by("pk")
+    for stored in sums.values().iterator():
         key = bytes(stored.pop("id"))
         line = missing.pop(key, None)
         if "latency" in stored:
@@ -513,7 +515,7 @@ def _differing_sums(
             if stored[name] != value:
                 why = f"{name} is {stored[name]}, by its ledger rows it is {value}"
                 yield Finding("sum", where, f"row {key.hex()}: {why}")
-    for key in missing:
+    for key in sorted(missing):
         yield Finding("sum", where, f"row {key.hex()} is missing")
 
 

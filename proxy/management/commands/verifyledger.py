@@ -117,7 +117,7 @@ class Command(BridgeCommand):
             self.stdout.write(
                 f"{format_count(count, 'transcript')} not checked: {MissingBodyKey(key)}"
             )
-        if not state.found:
+        if not state.found and state.days == EVERYTHING:
             self.stdout.write(f"proven: {self._proven}")
         verdict = format_count(state.found, "finding") if state.found else INTACT
         self.stdout.write(f"{format_count(state.links, 'link')} checked: {verdict}")
