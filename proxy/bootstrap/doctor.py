@@ -1,6 +1,8 @@
 """Check an installation of the gateway; each check reports a finding with a hint for the repair."""
 
+import contextlib
 import os
+import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,8 @@ from django.db.models import F
 
 from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
+from proxy.counters.backends import CALLS_FILE, FILE, LIMITS_FILE
+from proxy.counters.shared_file import DAMAGED
 from proxy.encryption.bodies import key_ids
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
@@ -95,9 +99,26 @@ def _check_files() -> Iterator[Finding]:
     text = f"open to other users: {', '.join(open_to)}" if open_to else f"{path} is private"
     hint = f"Run chmod -R go= {path}." if open_to else ""
     yield Finding("data", ok=not open_to, text=text, hint=hint)
+    for name in (FILE, LIMITS_FILE, CALLS_FILE):
+        if fault := _fault_of(path / name):
+            hint = "The gateway makes it anew from the ledger when it uses it next."
+            yield Finding(f"data {name}", ok=False, text=fault, hint=hint)
+        if (path / f"{name}{DAMAGED}").exists():
+            text = f"a damaged {name} was replaced; {name}{DAMAGED} can be deleted"
+            yield Finding(f"data {name}", ok=None, text=text)
     if not has_root():
         hint = "serve creates one, or set BRIDGE_SECRET_KEY."
         yield Finding("secret key", ok=False, text="does not exist yet", hint=hint)
+
+
+def _fault_of(path: Path) -> str:
+    """Return what is wrong with a shared SQLite file; "" for a sound or a missing one."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
+            (verdict,) = file.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        return f"{path.name} cannot be read: {error}" if path.exists() else ""
+    return "" if verdict == "ok" else f"{path.name} is damaged: {verdict}"
 
 
 def _check_gateway() -> Finding:

@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 from proxy.encryption.bodies import MissingBodyKey, decrypt_text, encrypt_text
 
-from .budget_store import StoreUnavailable, redis_errors_as_unavailable
-from .shared_file import open_shared_file
+from .budget_store import redis_errors_as_unavailable
+from .shared_file import SharedFile
 
 ENTRY_LIFETIME_S: Final = 86_400
 NAME_LIFETIME_S: Final = 7 * ENTRY_LIFETIME_S
@@ -122,7 +122,6 @@ class SqliteCalls:
         names = {"origin": origin, "session": session}
         limits = {"max_calls": MAX_CALLS, "max_session": MAX_SESSION, "max_names": MAX_NAMES}
         with self._connect() as connection:
-            connection.execute("BEGIN IMMEDIATE")
             (used,) = connection.execute(USED).fetchone()
             has_space: bool = used < self._max_file_bytes
             connection.executemany(
@@ -134,7 +133,6 @@ class SqliteCalls:
             )
             connection.execute(DROP_ENTRIES, names | limits)
             connection.execute(DROP_NAMES, names | limits)
-            connection.execute("COMMIT")
         return has_space
 
     def load(self, origin: str, session: str) -> Entries:
@@ -156,15 +154,11 @@ class SqliteCalls:
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with contextlib.closing(
-                open_shared_file(self._path, SCHEMA, busy_s=BUSY_S)
-            ) as connection:
-                if self._clock() >= self._expiry_due:
-                    self._delete_expired(connection)
-                yield connection
-        except (sqlite3.Error, OSError) as error:
-            raise StoreUnavailable(str(error)) from error
+        file = SharedFile(self._path, SCHEMA, busy_s=BUSY_S)
+        with contextlib.closing(file), file.transaction() as connection:
+            if self._clock() >= self._expiry_due:
+                self._delete_expired(connection)
+            yield connection
 
     def _delete_expired(self, connection: sqlite3.Connection) -> None:
         now = self._clock()

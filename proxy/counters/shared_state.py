@@ -8,12 +8,12 @@ have side effects. All methods raise StoreUnavailable.
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from .budget_store import StoreUnavailable, redis_errors_as_unavailable
-from .shared_file import open_shared_file
+from .shared_file import SharedFile
 
 Texts = list[str | None]
 Change = Callable[[Texts], Sequence[str]]
@@ -58,69 +58,50 @@ class SqliteStates:
 
     def __init__(self, path: Path, busy_s: float = BUSY_S) -> None:
         """``busy_s``: how long a call waits for other processes."""
-        self._path = path
         self._busy_s = busy_s
-        self._connection: sqlite3.Connection | None = None
+        self._file = SharedFile(path, SCHEMA, busy_s=busy_s)
         self._lock = threading.Lock()
 
     def update(
         self, names: Sequence[str], change: Change, *, busy_s: float | None = None
     ) -> Sequence[str]:
         """``busy_s``: how long this call waits; None: as long as the other calls."""
-        with self._lock:
-            try:
-                connection = self._connect()
-                if busy_s is not None:
-                    connection.execute(f"PRAGMA busy_timeout = {busy_s * 1_000:.0f}")
-                try:
-                    connection.execute("BEGIN IMMEDIATE")
-                finally:
-                    if busy_s is not None:
-                        connection.execute(f"PRAGMA busy_timeout = {self._busy_s * 1_000:.0f}")
-            except (sqlite3.Error, OSError) as exc:
-                raise StoreUnavailable(str(exc)) from exc
-            try:
-                new = change([self._read(connection, name) for name in names])
-                connection.executemany(
-                    "INSERT OR REPLACE INTO states VALUES (?, ?)", zip(names, new, strict=True)
-                )
-                connection.execute("COMMIT")
-            except sqlite3.Error as exc:
-                self._rollback(connection)
-                raise StoreUnavailable(str(exc)) from exc
-            except BaseException:
-                self._rollback(connection)
-                raise
+        with self._lock, self._busy_timeout(busy_s), self._file.transaction() as connection:
+            new = change([self._read(connection, name) for name in names])
+            connection.executemany(
+                "INSERT OR REPLACE INTO states VALUES (?, ?)", zip(names, new, strict=True)
+            )
             return new
 
     def read(self, names: Sequence[str]) -> Texts:
-        with self._lock:
-            try:
-                connection = self._connect()
-                return [self._read(connection, name) for name in names]
-            except (sqlite3.Error, OSError) as exc:
-                raise StoreUnavailable(str(exc)) from exc
+        with self._lock, self._file.transaction("BEGIN") as connection:
+            return [self._read(connection, name) for name in names]
 
     def close(self) -> None:
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._file.close()
 
-    def _connect(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = open_shared_file(self._path, SCHEMA, busy_s=self._busy_s)
-        return self._connection
+    @contextlib.contextmanager
+    def _busy_timeout(self, busy_s: float | None) -> Iterator[None]:
+        """Let the block wait at most ``busy_s`` for other processes; None: as long as others."""
+        if busy_s is None:
+            yield
+            return
+        try:
+            connection = self._file.connect()
+        except (sqlite3.Error, OSError) as exc:
+            raise StoreUnavailable(str(exc)) from exc
+        connection.execute(f"PRAGMA busy_timeout = {busy_s * 1_000:.0f}")
+        try:
+            yield
+        finally:
+            connection = self._file.connect()
+            connection.execute(f"PRAGMA busy_timeout = {self._busy_s * 1_000:.0f}")
 
     @staticmethod
     def _read(connection: sqlite3.Connection, name: str) -> str | None:
         row = connection.execute("SELECT text FROM states WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
-
-    @staticmethod
-    def _rollback(connection: sqlite3.Connection) -> None:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
 
 
 class RedisStates:

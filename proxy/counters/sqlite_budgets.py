@@ -19,10 +19,9 @@ from .budget_store import (
     BudgetLimit,
     ReservationResult,
     Standing,
-    StoreUnavailable,
     UsedChange,
 )
-from .shared_file import open_shared_file
+from .shared_file import SharedFile
 
 BUSY_S: Final = 5.0
 SCHEMA: Final = """
@@ -71,10 +70,9 @@ class SqliteBudgets:
     def __init__(
         self, path: Path, clock: Callable[[], float] = time.time, lease_s: float = LEASE_S
     ) -> None:
-        self._path = path
+        self._file = SharedFile(path, SCHEMA, busy_s=BUSY_S)
         self._clock = clock
         self._lease_s = lease_s
-        self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
 
     def reserve(
@@ -198,30 +196,13 @@ class SqliteBudgets:
 
     def close(self) -> None:
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._file.close()
 
     @contextlib.contextmanager
     def _change(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         """Run the block in a transaction; all threads share one connection, under a lock."""
-        with self._lock:
-            try:
-                connection = self._connect()
-                connection.execute(begin)
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-            except (sqlite3.Error, OSError) as exc:
-                raise StoreUnavailable(str(exc)) from exc
-
-    def _connect(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = open_shared_file(self._path, SCHEMA, busy_s=BUSY_S)
-        return self._connection
+        with self._lock, self._file.transaction(begin) as connection:
+            yield connection
 
 
 def _standing(connection: sqlite3.Connection, counter: str, now: float) -> Standing | None:

@@ -18,7 +18,7 @@ from proxy.ledger.archive.reading import ARCHIVE, reading
 from proxy.ledger.posting import hash_chain
 from proxy.ledger.posting.exchange_columns import set_columns
 from proxy.ledger.posting.hash_chain import digest_of
-from proxy.models import ArchivedMonth, ArchiveState, Exchange, HashChainLink
+from proxy.models import ArchivedMonth, ArchiveState, Exchange, HashChainLink, LinkKind
 
 from .person import Person
 
@@ -88,7 +88,9 @@ def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str]) -> Iterator[
             for at in range(0, len(changed), BATCH):
                 ids = changed[at : at + BATCH]
                 some = Exchange.objects.using(ARCHIVE).filter(pk__in=ids).order_by("pk")
-                hash_chain.append_links(head, [(row, None) for row in some], datetime.now(UTC))
+                hash_chain.append_links(
+                    head, [(row, None) for row in some], datetime.now(UTC), LinkKind.ERASED
+                )
             month.version, month.sha256 = version, sha256
             month.file_bytes = Path(file.path).stat().st_size
             month.head_sequence, month.head_digest = head.sequence, bytes(head.digest)

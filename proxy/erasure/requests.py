@@ -22,6 +22,7 @@ from proxy.models import (
     ArchivedMonth,
     ArchiveState,
     Exchange,
+    LinkKind,
     Part,
     SessionOutcomeDay,
     State,
@@ -75,12 +76,17 @@ def erase_rows(person: Person, batch: int = BATCH) -> Iterator[int]:
         with transaction.atomic():
             head = hash_chain.lock_ledger()
             rows = list(Exchange.objects.filter(pk__in=ids, state=State.CLOSED).order_by("pk"))
+            # A new link would hide that a row differs from its link; its names are erased anyway.
+            tampered = {row.pk for row in rows if not hash_chain.is_unchanged(row)}
             for row in rows:
                 values = person.columns(row)
                 set_columns(row, values)
                 row.save(update_fields=list(values))
             _delete_transcripts(ids)
-            hash_chain.append_links(head, [(row, None) for row in rows], datetime.now(UTC))
+            sealed = [row for row in rows if row.pk not in tampered]
+            hash_chain.append_links(
+                head, [(row, None) for row in sealed], datetime.now(UTC), LinkKind.ERASED
+            )
         last = ids[-1]
         yield len(ids)
 

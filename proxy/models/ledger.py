@@ -225,12 +225,24 @@ class Transcript(models.Model):
         return f"transcript of {self.exchange_id}"
 
 
+class LinkKind(models.TextChoices):
+    """What a link of the hash chain records."""
+
+    CLOSED = "closed"
+    SETTLED = "settled"  # closed because its process is gone
+    REPRICED = "repriced"
+    ENCRYPTED = "encrypted"
+    ERASED = "erased"
+    AUDIT = "audit"  # an entry of the audit log
+    PURGED = "purged"  # transcripts were deleted past their retention
+
+
 class HashChainLink(models.Model):
     """A link of the hash chain: the digest of a ledger row when it was closed or amended.
 
-    Sequence numbers have no gaps. The newest link of a row covers its current values. The last
-    ``digest`` of a day is the head of that day: a copy of a head outside of the database proves
-    that no earlier link was changed.
+    Other kinds of links cover an entry of the audit log, or record that transcripts were deleted.
+    Sequence numbers have no gaps. The newest link of a row covers its current values. A copy of a
+    digest outside of the database proves that no link up to this one was changed.
     """
 
     sequence = models.BigIntegerField(primary_key=True)
@@ -238,8 +250,13 @@ class HashChainLink(models.Model):
     exchange_id = models.CharField(max_length=30, db_index=True)
     row_digest = models.BinaryField(max_length=32)
     body_digest = models.BinaryField(max_length=32, null=True)  # null: no transcript was stored
+    kind = models.CharField(max_length=16, blank=True)  # a LinkKind; empty: written by 1.0
+    note = models.CharField(max_length=200, blank=True)  # of a deletion: what was deleted, as JSON
     # Digest of these fields and the previous link's digest.
     digest = models.BinaryField(max_length=32)
+    # Signature of this digest and the links since the previous signature, by a key that is not in
+    # the database; null: a later link of the same transaction has it.
+    signature = models.BinaryField(max_length=64, null=True)
 
     class Meta:
         ordering = ["sequence"]

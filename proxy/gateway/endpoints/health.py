@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.counters.backends import is_redis_unavailable
+from proxy.counters.shared_file import FAULTS
 from proxy.gateway.admission.budgets import team_budgets
 from proxy.gateway.exchange import missing_prices
 from proxy.gateway.http.errors import unknown_path
@@ -182,6 +183,7 @@ def _degraded(record: dict[str, Any]) -> list[str]:
         found.append("the database cannot be written: the journal keeps the ledger")
     if is_redis_unavailable():
         found.append("Redis is away: this machine counts budgets and limits for itself")
+    found += [f"{name} cannot be used: {fault}" for name, fault in [*FAULTS.items()]]
     if not record["journal"]:
         found.append("the journal cannot be written: no request is accepted")
     return found

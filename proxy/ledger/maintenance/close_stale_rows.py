@@ -9,7 +9,7 @@ from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.posting.exchange_columns import columns_from_close
 from proxy.ledger.posting.journal_posting import Advance, adopt, no_progress
 from proxy.ledger.usage.pricing import PriceList
-from proxy.models import Exchange, State
+from proxy.models import Exchange, LinkKind, State
 
 from .amendments import amend
 from .reprice import usage_of
@@ -43,7 +43,7 @@ def close_stale_rows(
     closed = 0
     for at in range(0, len(ids), MAX_ROWS):
         part = ids[at : at + MAX_ROWS]
-        closed += len(amend(part, change, now))
+        closed += len(amend(part, change, LinkKind.SETTLED, now))
         advance(len(part))
     return journals, closed
 

@@ -31,6 +31,7 @@ from proxy.models import (
     ArchivedMonth,
     BodyKeyUse,
     Exchange,
+    LinkKind,
     Revision,
     SearchEntry,
     SearchOccurrence,
@@ -114,7 +115,7 @@ def encrypt_rows(size: int) -> Iterator[int]:
         )
         if not ids:
             return
-        amend(ids, _decrypted_texts)
+        amend(ids, _decrypted_texts, LinkKind.ENCRYPTED)
         last = ids[-1]
         yield len(ids)
 

@@ -1,4 +1,4 @@
-"""Start a purge of expired transcripts, and the archive of old months, once a day.
+"""Once an hour publish the ledger's head; once a day purge transcripts and archive old months.
 
 Each process checks once an hour whether the purge of the day is due, and sees in the database if
 another process has started it. So a gateway that did not run at the configured hour purges later,
@@ -12,17 +12,20 @@ from typing import Final
 
 from django.db import DatabaseError, connection
 
+from proxy.conf import conf
 from proxy.ledger.database.availability import database_file
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.webhooks.outbox import prune_events
 from proxy.models import Purge
+from proxy.secrets import ConfigError
 
-from . import purge_jobs, retention
+from . import published_heads, purge_jobs, retention
 from .archive_schedule import DailyArchive
 
 logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S: Final = 3600.0
+FIRST_HEAD_S: Final = 60.0
 STOP_WAIT_S: Final = 5.0
 
 
@@ -59,10 +62,10 @@ class Nightly:
     def start(self, hour: int | None) -> None:
         """Start the thread if it is not running.
 
-        ``hour``: UTC hour of the daily purge; None: do not start, as the operator schedules the
-        command ``pruneledger``.
+        ``hour``: UTC hour of the daily purge; None: no purge, as the operator schedules the command
+        ``pruneledger``.
         """
-        if self._thread is None and hour is not None:
+        if self._thread is None:
             self._ending.clear()
             self._thread = threading.Thread(
                 target=self._run, args=(hour,), name="nightly", daemon=True
@@ -76,9 +79,14 @@ class Nightly:
             self._ending.set()
             thread.join(STOP_WAIT_S)
 
-    def _run(self, hour: int) -> None:
+    def _run(self, hour: int | None) -> None:
         archive = DailyArchive()
+        if not self._ending.wait(min(FIRST_HEAD_S, self._every_s)):
+            self._publish_head()  # a gateway may be restarted more often than hourly
         while not self._ending.wait(self._every_s):
+            self._publish_head()
+            if hour is None:
+                continue
             try:
                 start_if_due(datetime.now(UTC), hour)
                 archive.run_if_due(datetime.now(UTC), hour)
@@ -88,6 +96,18 @@ class Nightly:
                 logger.exception("daily purge and archive: failed")
             finally:
                 connection.close()
+
+    @staticmethod
+    def _publish_head() -> None:
+        try:
+            database_file()
+            published_heads.publish(conf.data_dir / published_heads.FILE)
+        except (DatabaseError, LedgerUnavailable, ConfigError, OSError) as error:
+            logger.warning("the head of the ledger is not published: %s", error)
+        except Exception:  # the thread must survive an internal error
+            logger.exception("the head of the ledger is not published")
+        finally:
+            connection.close()
 
 
 nightly: Final = Nightly()

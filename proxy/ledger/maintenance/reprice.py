@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from proxy.ledger.archive.reading import changeable_rows
 from proxy.ledger.posting.rollups import TOKENS
 from proxy.ledger.usage.pricing import PriceList, cost_of, failed_attempts_cost
-from proxy.models import Exchange, State
+from proxy.models import Exchange, LinkKind, State
 from proxy.models.ledger import HAS_TOKENS
 from proxy.models.setup.prices import DIMENSIONS
 
@@ -75,7 +75,7 @@ def _reprice_batch(ids: list[str], prices: PriceList, *, dry_run: bool) -> list[
         for row in Exchange.objects.filter(pk__in=ids).order_by("pk"):
             change(row)
     else:
-        amend(ids, change)
+        amend(ids, change, LinkKind.REPRICED)
     return changed
 
 

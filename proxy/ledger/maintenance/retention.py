@@ -3,6 +3,8 @@
 The outcomes of coding agents are derived from transcripts, so they are deleted at the same age.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -14,7 +16,7 @@ from django.db.models import Max, Min
 from proxy.conf import conf
 from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.database import partitions
-from proxy.ledger.posting.hash_chain import lock_ledger
+from proxy.ledger.posting.hash_chain import Link, append, lock_ledger
 from proxy.ledger.search import indexer, term_index
 from proxy.ledger.transcripts.part_codec import decode_manifest
 from proxy.ledger.transcripts.storage import part_ids_in
@@ -22,6 +24,7 @@ from proxy.models import (
     AuditEntry,
     CountedToolCall,
     Exchange,
+    LinkKind,
     Part,
     SearchOccurrence,
     SessionOutcomeDay,
@@ -32,6 +35,7 @@ from proxy.models import (
 # Parts used more recently are not deleted; this is twice the resolution of ``used``.
 GRACE = timedelta(hours=2)
 FIRST = datetime(1970, 1, 1, tzinfo=UTC)  # this is before the time of every row
+PURGES: Final = "purge_"  # the subjects of links that record a deletion
 BATCH: Final = 500
 """Rows that one transaction deletes."""
 RANGE: Final = 2**27
@@ -51,13 +55,14 @@ def prune_transcripts(now: datetime, batch: int = BATCH) -> Iterator[int]:
     rest = now - timedelta(days=DELETED_TEAM_DAYS)
     oldest = min([*teams.values(), rest]) - GRACE
     for dropped in partitions.drop_months_before(oldest):
+        _record_deletion(None, oldest)
         yield dropped
         yield from _forget_occurrences(partitions.first_id(oldest), batch)
     for team, before in teams.items():
-        yield from _prune(batch, exchange__team=team, created__lt=before)
+        yield from _prune(batch, team, before)
     gone = Transcript.objects.filter(created__lt=rest).exclude(exchange__team__in=list(teams))
     for (team,) in list(gone.values_list("exchange__team").distinct()):
-        yield from _prune(batch, exchange__team=team, created__lt=rest)
+        yield from _prune(batch, team, rest)
 
 
 def prune_outcomes(now: datetime, batch: int = BATCH) -> Iterator[int]:
@@ -78,16 +83,38 @@ def prune_outcomes(now: datetime, batch: int = BATCH) -> Iterator[int]:
                 yield rows.filter(pk__in=found).delete()[0]
 
 
-def _prune(batch: int, **where: object) -> Iterator[int]:
-    """Delete matching transcripts, oldest first; yield the size of each batch.
+def _record_deletion(team: str | None, before: datetime) -> None:
+    """Append a link that records that the team's transcripts before this time are deleted.
+
+    ``team`` None: those of all teams. Without this record, a missing transcript is a finding.
+    """
+    note = deletion_note(team, before)
+    with transaction.atomic():
+        head = lock_ledger()
+        subject = f"{PURGES}{head.sequence + 1}"
+        link = Link(subject, hashlib.sha256(note.encode()).digest(), note=note)
+        append(head, LinkKind.PURGED, [link], datetime.now(UTC))
+
+
+def deletion_note(team: str | None, before: datetime) -> str:
+    return json.dumps({"team": team, "before": before.astimezone(UTC).isoformat()})
+
+
+def _prune(batch: int, team: str, before: datetime) -> Iterator[int]:
+    """Delete the team's transcripts before this time, oldest first; yield the size of each batch.
+
+    The deletion is recorded before the first batch.
 
     Each query begins at the time of the previous batch. A query from the first ledger row would
     scan all rows whose transcripts are already deleted, because the rows themselves stay.
     """
+    due = Transcript.objects.filter(exchange__team=team, created__lt=before)
+    if due.exists():
+        _record_deletion(team, before)
     since = FIRST
     while True:
         with transaction.atomic():
-            rest = Transcript.objects.filter(**where, exchange__created__gte=since)
+            rest = due.filter(exchange__created__gte=since)
             oldest = rest.order_by("exchange__created").values_list("pk", "exchange__created")
             found = list(oldest[:batch])
             if found:

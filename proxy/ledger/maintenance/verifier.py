@@ -1,17 +1,19 @@
 """Verify the ledger: the hash chain, the rows and bodies that it covers, and the rollups."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 from django.db import transaction
-from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q
 
+from proxy.conf import conf
 from proxy.ledger.archive.reading import (
     bounds,
     iterate_both,
@@ -21,30 +23,35 @@ from proxy.ledger.archive.reading import (
     within,
 )
 from proxy.ledger.posting import stop_reasons
+from proxy.ledger.posting.chain_signatures import is_signed, public_keys
 from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
-from proxy.ledger.posting.rollups import COUNTS, TABLES, counts_of, rows_of
+from proxy.ledger.posting.rollups import COUNTS, DIMENSIONS, TABLES, WITH_LATENCY, grouped
 from proxy.ledger.transcripts import storage
+from proxy.ledger.usage.latency_histogram import merge_histograms
 from proxy.models import (
+    AuditEntry,
     Exchange,
     HashChainLink,
     LedgerHead,
+    LinkKind,
     State,
     StopReasonDay,
     Transcript,
-    UsageByToolDay,
 )
 
-from .retention import expired
+from .published_heads import AUDIT, HEAD, digest_of_entry, not_linked, published, subject_of
+from .retention import PURGES, expired
 
 BATCH: Final = 1000
 MAX_FINDINGS: Final = 1000
+MAX_PER_TABLE: Final = 100  # findings of one table and day
 
 
 class Finding(NamedTuple):
     """An inconsistency that the verification found.
 
-    ``what`` is its kind: chain, head, row, unsealed (a row without a link), lost (a missing row),
-    body or sum. ``where`` names the affected link, row or table.
+    ``what`` is its kind: chain, signature, head, row, unsealed (a row without a link), lost (a
+    missing row), body, audit or sum. ``where`` names the affected link, row or table.
     """
 
     what: str
@@ -195,17 +202,21 @@ def verify(
     """
     retention = dict(expired(now or datetime.now(UTC))) if bodies else None
     head = LedgerHead.objects.filter(pk=1).first()
+    deletions = Deletions.load()
     links = HashChainLink.objects.order_by("sequence")
     if days != EVERYTHING:
         first, last = link_range(days)
         links, after = links.filter(sequence__lte=last), max(after, first - 1)
     before = HashChainLink.objects.filter(sequence=after).first()
+    signatures = Signatures(after)
     while True:
         batch = list(links.filter(sequence__gt=after)[:batch_size])
         encrypted: Counter[str] = Counter()
-        findings = [*_chain(before, batch), *_rows(batch, retention, encrypted)]
+        findings = [*_chain(before, batch), *signatures.check(batch)]
+        findings += _rows(batch, retention, deletions, encrypted)
+        findings += _audit_entries(batch, now or datetime.now(UTC))
         if len(batch) < batch_size and days == EVERYTHING:
-            findings += _head(head)
+            findings += [*_head(head), *signatures.unsigned_end(), *_unlinked_entries()]
         if batch:
             before, after = batch[-1], batch[-1].sequence
         yield VerifyProgress(after, len(batch), findings, encrypted)
@@ -227,16 +238,119 @@ def _chain(before: HashChainLink | None, batch: list[HashChainLink]) -> Iterator
         else:
             body = None if link.body_digest is None else bytes(link.body_digest)
             expected = link_digest(
-                digest, link.sequence, link.exchange_id, bytes(link.row_digest), body
-            )
+                digest, link.sequence, link.exchange_id, bytes(link.row_digest), body,
+                link.kind, link.note,
+            )  # fmt: skip
             if expected != bytes(link.digest):
                 yield Finding("chain", where, f"its digest is not that of {link.exchange_id}")
         before = link
 
 
+class Signatures:
+    """Checks that the links of each transaction are signed, one after the other without a gap."""
+
+    def __init__(self, after: int) -> None:
+        """``after``: the last link that was verified before."""
+        self._keys = public_keys()
+        earlier = HashChainLink.objects.filter(sequence__lte=after).order_by("-sequence")
+        last = earlier.filter(signature__isnull=False).first()
+        self._is_any_signed = last is not None
+        start = last or earlier.filter(kind="").first()
+        self._first = 1 + (start.sequence if start else 0)
+        self._last = after
+
+    def check(self, batch: list[HashChainLink]) -> Iterator[Finding]:
+        for link in batch:
+            self._last, where = link.sequence, f"link {link.sequence}"
+            if not link.kind:  # written by 1.0
+                if self._is_any_signed:
+                    yield Finding("signature", where, "it is unsigned and follows signed links")
+                self._first = link.sequence + 1
+            elif link.signature is not None:
+                signature = bytes(link.signature)
+                if not is_signed(self._first, bytes(link.digest), signature, self._keys):
+                    why = f"no known key signed links {self._first} to {link.sequence} together"
+                    yield Finding("signature", where, why)
+                self._first, self._is_any_signed = link.sequence + 1, True
+
+    def unsigned_end(self) -> Iterator[Finding]:
+        if self._first <= self._last:
+            yield Finding("signature", f"link {self._first}", "the links from it on are unsigned")
+
+
+class Deletions(NamedTuple):
+    """The recorded deletions of transcripts, and the end of the links without such records."""
+
+    records: list[tuple[int, str | None, datetime]]
+    """Sequence of the link, team (None: all) and time before which transcripts were deleted."""
+    unrecorded_until: int
+    """1.0 recorded no deletion: rows with a link up to this one are compared with retention."""
+
+    @classmethod
+    def load(cls) -> Self:
+        records = []
+        for link in HashChainLink.objects.filter(exchange_id__startswith=PURGES):
+            try:
+                note = msgspec.json.decode(link.note)
+                at = datetime.fromisoformat(note["before"])
+                records.append((link.sequence, note["team"], at))
+            except (ValueError, KeyError, TypeError):
+                continue  # a forged link: its signature is a finding
+        first = HashChainLink.objects.exclude(kind="").order_by("sequence").first()
+        if first is not None:
+            return cls(records, first.sequence - 1)
+        last = HashChainLink.objects.order_by("-sequence").first()
+        return cls(records, last.sequence if last else 0)
+
+    def cover(self, row: Exchange, first: int) -> bool:
+        """Return whether the transcript of a row, whose first link this is, was deleted."""
+        return any(
+            sequence > first and team in {None, row.team} and row.created < before
+            for sequence, team, before in self.records
+        )
+
+
+def _audit_entries(batch: list[HashChainLink], now: datetime) -> Iterator[Finding]:
+    """Compare the entries of the audit log with their links. Old entries are deleted."""
+    links = {
+        int(link.exchange_id.removeprefix(AUDIT)): link
+        for link in batch
+        if link.kind == LinkKind.AUDIT
+    }
+    entries = AuditEntry.objects.in_bulk(list(links))
+    kept_since = (now - timedelta(days=conf.audit_days)).date()
+    for pk, link in links.items():
+        entry = entries.get(pk)
+        if entry is None and link.day > kept_since:
+            yield Finding("audit", link.exchange_id, "the entry of the audit log is missing")
+        elif entry is not None and digest_of_entry(entry) != bytes(link.row_digest):
+            yield Finding("audit", link.exchange_id, "the entry differs from its link")
+
+
+def _unlinked_entries() -> Iterator[Finding]:
+    for entry in islice(not_linked(), 100):
+        yield Finding("audit", subject_of(entry), "the entry of the audit log has no link")
+
+
+def check_published(path: Path) -> Iterator[Finding]:
+    """Compare the chain with heads that were published. Raises ConfigError for an unusable file."""
+    heads = published(path)
+    keys = public_keys() | {bytes.fromhex(head.key) for head in heads}
+    for head in heads:
+        where, digest = f"link {head.sequence}", bytes.fromhex(head.digest)
+        if not is_signed(HEAD, digest, bytes.fromhex(head.signature), keys):
+            yield Finding("head", where, f"the head published at {head.at} has a false signature")
+            continue
+        link = HashChainLink.objects.filter(sequence=head.sequence).first()
+        if link is None or bytes(link.digest) != digest:
+            why = f"the chain differs from the head published at {head.at:%Y-%m-%d %H:%M}"
+            yield Finding("head", where, why)
+
+
 def _rows(
     batch: list[HashChainLink],
     retention: Mapping[str, datetime] | None,
+    deletions: Deletions,
     encrypted: Counter[str],
 ) -> Iterator[Finding]:
     """Compare each row of the batch with its newest link, if that link is in the batch.
@@ -244,12 +358,12 @@ def _rows(
     ``retention``: team -> time before which transcripts may be deleted; None: skip transcripts.
     ``encrypted``: the function adds the transcripts that it cannot read, by their missing key.
     """
+    batch = [link for link in batch if link.kind not in {LinkKind.AUDIT, LinkKind.PURGED}]
     ids = {link.exchange_id for link in batch}
-    newest = dict(
-        HashChainLink.objects.filter(exchange_id__in=ids)
-        .values_list("exchange_id")
-        .annotate(newest=Max("sequence"))
-    )
+    ranges = HashChainLink.objects.filter(exchange_id__in=ids).values_list("exchange_id")
+    ends = ranges.annotate(first=Min("sequence"), newest=Max("sequence"))
+    first = {pk: sequence for pk, sequence, _ in ends}
+    newest = {pk: sequence for pk, _, sequence in ends}
     rows = _rows_by_id(ids)
     stored_by_id = Transcript.objects.in_bulk(list(ids)) if retention is not None else {}
     for link in batch:
@@ -266,11 +380,14 @@ def _rows(
         elif (
             retention is not None
             and link.body_digest
-            and row.created >= _stored_since(row, retention)
-        ):
-            yield Finding(
-                "body", link.exchange_id, "the transcript is missing within its retention"
+            and not deletions.cover(row, first[link.exchange_id])
+            and (
+                first[link.exchange_id] > deletions.unrecorded_until
+                or row.created >= _stored_since(row, retention)
             )
+        ):
+            why = "the transcript is missing, and its deletion is not recorded"
+            yield Finding("body", link.exchange_id, why)
 
 
 def _rows_by_id(ids: set[str]) -> dict[str, Exchange]:
@@ -344,37 +461,62 @@ def verify_links_of_rows(since: datetime, until: datetime) -> list[Finding]:
 
 
 def verify_sums(since: datetime, until: datetime) -> list[Finding]:
-    """Compare the sums of each rollup table with the ledger rows of the same time range.
+    """Compare each row of the rollup tables with the sum of its ledger rows, in all its columns.
 
     The range must consist of whole UTC days; one day at a time is best.
     """
-    totals: dict[str, int] = dict.fromkeys(COUNTS, 0)
-    by_tool: dict[str, int] = dict.fromkeys(COUNTS, 0)
-    tools = 0
+    expected: dict[Any, dict[bytes, dict[str, Any]]] = {t: {} for t in (*TABLES, StopReasonDay)}
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
-    for row in iterate_both(rows.order_by("pk"), within(since, until), attrgetter("pk")):
-        counts = counts_of(row)
-        called = len(stop_reasons.tools_of(row.tool_names))
-        for name in COUNTS:
-            totals[name] += counts[name]
-            by_tool[name] += counts[name] * called
-        tools += called
-    stopped = {"requests": totals["requests"], "requests_with_tool": tools}
-    tables = [
-        *((rows_of(table), by_tool if table is UsageByToolDay else totals) for table in TABLES),
-        (StopReasonDay.objects, stopped),
+    found = iterate_both(rows.order_by("pk"), within(since, until), attrgetter("pk"))
+    while batch := list(islice(found, BATCH)):
+        for table, buckets in grouped(batch).items():
+            for key, bucket in buckets.items():
+                line = dict(zip(DIMENSIONS[table], bucket.dimensions, strict=True))
+                line |= {"start": bucket.start, **bucket.counts}
+                if table in WITH_LATENCY:
+                    line["latency"] = merge_histograms(bucket.histograms)
+                _add(expected[table], key, line, COUNTS)
+        for line in stop_reasons.lines_of(batch):
+            _add(expected[StopReasonDay], line.pop("id"), line, stop_reasons.COUNTS)
+    return [
+        finding
+        for table, lines in expected.items()
+        for finding in islice(_differing_sums(table, lines, since, until), MAX_PER_TABLE)
     ]
-    found = []
-    for manager, expected in tables:
-        sums = manager.filter(start__gte=since, start__lt=until)
-        found_sums = sums.aggregate(**{f"sum_{name}": Sum(name) for name in expected})
-        for name, total in expected.items():
-            stored = found_sums[f"sum_{name}"] or 0
-            if stored != total:
-                why = f"{name} is {stored}, the sum of its rows is {total}"
-                where = f"{manager.model.__name__} {since:%Y-%m-%d}"
-                found.append(Finding("sum", where, why))
-    return found
+
+
+def _add(
+    lines: dict[bytes, dict[str, Any]], key: bytes, line: dict[str, Any], counts: Sequence[str]
+) -> None:
+    known = lines.setdefault(key, line)
+    if known is not line:
+        for name in counts:
+            known[name] += line[name]
+        if "latency" in line:
+            known["latency"] = merge_histograms([known["latency"], line["latency"]])
+
+
+def _differing_sums(
+    table: Any, lines: dict[bytes, dict[str, Any]], since: datetime, until: datetime
+) -> Iterator[Finding]:
+    """Yield a finding for each row of a table that is not the sum of its ledger rows."""
+    counts = stop_reasons.COUNTS if table is StopReasonDay else COUNTS
+    where = f"{table.__name__} {since:%Y-%m-%d}"
+    missing = dict(lines)
+    sums = table.objects.filter(start__gte=since, start__lt=until).order_by("pk")
+    for stored in sums.values().iterator():
+        key = bytes(stored.pop("id"))
+        line = missing.pop(key, None)
+        if "latency" in stored:
+            stored["latency"] = merge_histograms([stored["latency"]])
+        if line is None:
+            line = dict.fromkeys(counts, 0) | ({"latency": {}} if "latency" in stored else {})
+        for name, value in line.items():
+            if stored[name] != value:
+                why = f"{name} is {stored[name]}, by its ledger rows it is {value}"
+                yield Finding("sum", where, f"row {key.hex()}: {why}")
+    for key in sorted(missing):
+        yield Finding("sum", where, f"row {key.hex()} is missing")
 
 
 def heads() -> list[tuple[date, int, str]]:

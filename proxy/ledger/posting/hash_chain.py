@@ -1,6 +1,7 @@
 """The hash chain: a link for each closed or amended ledger row, with the previous link's digest.
 
-Changing a row or a link is detected unless all later links are changed too.
+Changing a row or a link is detected unless all later links are changed too, which needs the key of
+their signatures (``chain_signatures``), and differs from the heads that were published.
 """
 
 import hashlib
@@ -9,16 +10,17 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from operator import attrgetter
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from django.db import models, transaction
 
 from proxy.encryption.bodies import stored_text
 from proxy.ledger.database.bulk_sql import write
-from proxy.models import Exchange, HashChainLink, LedgerHead
+from proxy.models import Exchange, HashChainLink, LedgerHead, LinkKind
 from proxy.models.encrypted_text import BodyTextField
 
+from .chain_signatures import sign
 from .exchange_columns import AnyRow
 
 encode = msgspec.json.Encoder(order="deterministic").encode
@@ -41,40 +43,93 @@ def lock_ledger() -> LedgerHead:
     return head
 
 
+class Link(NamedTuple):
+    """A link to append. ``subject``: a request id, or the name of another subject."""
+
+    subject: str
+    digest: bytes
+    body_digest: bytes | None = None
+    note: str = ""
+
+
 def append_links(
-    head: LedgerHead, rows: Sequence[tuple[AnyRow, bytes | None]], now: datetime
+    head: LedgerHead,
+    rows: Sequence[tuple[AnyRow, bytes | None]],
+    now: datetime,
+    kind: LinkKind = LinkKind.CLOSED,
 ) -> None:
     """Append a link for each closed row and the digest of its transcript (None: not stored).
 
     The caller has locked ``head``.
     """
+    append(head, kind, [Link(row.pk, digest_of(row), body) for row, body in rows], now)
+
+
+def append(head: LedgerHead, kind: LinkKind, new: Sequence[Link], now: datetime) -> None:
+    """Append links of one kind, and sign them. The caller has locked ``head``."""
+    if not new:
+        return
     sequence, digest, day = head.sequence, bytes(head.digest), now.astimezone(UTC).date()
-    links = []
-    for row, body_digest in rows:
+    links: list[dict[str, Any]] = []
+    for one in new:
         sequence += 1
-        row_digest = digest_of(row)
-        digest = link_digest(digest, sequence, row.pk, row_digest, body_digest)
+        digest = link_digest(
+            digest, sequence, one.subject, one.digest, one.body_digest, kind, one.note
+        )
         links.append(
             {
                 "sequence": sequence,
                 "day": day,
-                "exchange_id": row.pk,
-                "row_digest": row_digest,
-                "body_digest": body_digest,
+                "exchange_id": one.subject,
+                "row_digest": one.digest,
+                "body_digest": one.body_digest,
+                "kind": kind.value,
+                "note": one.note,
                 "digest": digest,
+                "signature": None,
             }
         )
+    links[-1]["signature"] = sign(head.sequence + 1, digest)
     write(HashChainLink, links)
     head.sequence, head.digest = sequence, digest
     head.save(update_fields=["sequence", "digest"])
 
 
-def link_digest(
-    before: bytes, sequence: int, exchange_id: str, row_digest: bytes, body_digest: bytes | None
+def link_digest(  # noqa: PLR0917 -- the order is that of the digest
+    before: bytes,
+    sequence: int,
+    subject: str,
+    row_digest: bytes,
+    body_digest: bytes | None,
+    kind: str = "",
+    note: str = "",
 ) -> bytes:
-    """Return the SHA-256 digest of a link; ``before`` is the digest of the previous link."""
-    pieces = (before, sequence.to_bytes(8, "big"), exchange_id.encode(), row_digest)
-    return hashlib.sha256(b"".join((*pieces, body_digest or b""))).digest()
+    """Return the SHA-256 digest of a link; ``before`` is the digest of the previous link.
+
+    A link without a kind was written by 1.0, whose digests had no other fields.
+    """
+    if not kind:
+        old = (
+            before,
+            sequence.to_bytes(8, "big"),
+            subject.encode(),
+            row_digest,
+            body_digest or b"",
+        )
+        return hashlib.sha256(b"".join(old)).digest()
+    body = body_digest.hex() if body_digest else None
+    fields = _encode([before.hex(), sequence, subject, row_digest.hex(), body, kind, note])
+    return hashlib.sha256(fields).digest()
+
+
+def is_unchanged(row: AnyRow) -> bool:
+    """Return whether a row is as its newest link says; True if it has none, as an open row has.
+
+    A new link for a changed row would hide the change.
+    """
+    links = HashChainLink.objects.filter(exchange_id=row.pk).order_by("-sequence")
+    newest = links.values_list("row_digest", flat=True).first()
+    return newest is None or bytes(newest) == digest_of(row)
 
 
 def digest_of(row: AnyRow) -> bytes:

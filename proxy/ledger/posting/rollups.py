@@ -195,18 +195,26 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
     The rows are first grouped by all dimensions. These groups, which are fewer than the rows, are
     then grouped by the dimensions of each table.
     """
-    finest: Buckets = {}
     rows = list(rows)
     stop_reasons.add(rows, sign)
+    if rows:
+        for table, buckets in grouped(rows, sign).items():
+            _write(table, buckets, sign)
+
+
+def grouped(rows: Iterable[AnyRow], sign: int = 1) -> dict[type[UsageCounts], dict[bytes, Bucket]]:
+    """Return what closed ledger rows add to each table, by primary key.
+
+    ``sign=-1`` negates the histograms, but not the counts.
+    """
+    finest: Buckets = {}
     for row in rows:
         group = (*_dimensions_of(row), context_window(row), tuple(tools_of(row.tool_names)))
         start = start_of(UsageQuarterHour, row.created)
         _bucket(finest, start, group).add(_added(row), _histograms_of(row))
     for bucket in finest.values():
         bucket.histograms = [merge_histograms(bucket.histograms, sign)]
-    for table in TABLES:
-        if finest:
-            _write(table, _group_by_table(table, finest.values()), sign)
+    return {table: _group_by_table(table, finest.values()) for table in TABLES}
 
 
 def _bucket(buckets: Buckets, start: datetime, group: tuple[Any, ...]) -> Bucket:

@@ -33,7 +33,12 @@ def tools_of(tool_names: object) -> list[str]:
 
 
 def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
-    """Add closed ledger rows; ``sign=-1`` subtracts them before they are amended.
+    """Add closed ledger rows; ``sign=-1`` subtracts them before they are amended."""
+    write(StopReasonDay, lines_of(rows, sign), added=COUNTS)
+
+
+def lines_of(rows: Iterable[AnyRow], sign: int = 1) -> list[dict[str, Any]]:
+    """Return what closed ledger rows add to the table.
 
     A request counts once in ``requests``, at its first tool, and in ``requests_with_tool`` at each
     tool. So the sum of ``requests`` over all groups is the number of rows.
@@ -46,7 +51,7 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
             sums = counts.setdefault((*group, tool), [0, 0])
             sums[0] += sign * (place == 0)
             sums[1] += sign
-    lines = [
+    return [
         {
             "id": key_of_group(group),
             "start": group[0],
@@ -55,7 +60,6 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
         }
         for group, sums in counts.items()
     ]
-    write(StopReasonDay, lines, added=COUNTS)
 
 
 def key_of_group(group: Group) -> bytes:

@@ -15,7 +15,7 @@ from django.core.management.base import CommandParser
 
 from proxy.conf import conf
 from proxy.encryption.bodies import MissingBodyKey
-from proxy.ledger.maintenance import verifier
+from proxy.ledger.maintenance import published_heads, verifier
 from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, DayRange
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.datetime_args import parse_datetime, parse_month
@@ -55,6 +55,11 @@ class Command(BridgeCommand):
         parser.add_argument(
             "--heads", action="store_true", help="print the last digest of each day"
         )
+        parser.add_argument(
+            "--published", type=Path, metavar="FILE",
+            help="heads that were published, a copy of ledger_heads or of lines of the log "
+            "(default: ledger_heads of the data directory)",
+        )  # fmt: skip
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -63,6 +68,7 @@ class Command(BridgeCommand):
         if state is None:
             raise ConfigError("there is no interrupted verification to resume")
         self._verify(state, path)
+        self._check_published(state, options["published"])
         path.unlink(missing_ok=True)
         heads = verifier.heads() if options["heads"] else []
         if options["json"]:
@@ -77,6 +83,21 @@ class Command(BridgeCommand):
             self._print(state, heads)
         if state.found:
             raise SystemExit(FINDING)
+
+    def _check_published(self, state: Checkpoint, path: Path | None) -> None:
+        """Compare with the published heads. Raises ConfigError if a named file has none."""
+        source = path or conf.data_dir / published_heads.FILE
+        heads = published_heads.published(source)
+        if path and not heads:
+            raise ConfigError(f"{path} has no published head")
+        state.add([*verifier.check_published(source)])
+        last = heads[-1] if heads else None
+        self._proven = (
+            f"links 1 to {last.sequence} are those published at {last.at:%Y-%m-%d %H:%M} UTC; "
+            "later links could have been cut off"
+            if last
+            else "no head is published: cut links would not be found"
+        )
 
     def _verify(self, state: Checkpoint, path: Path) -> None:
         """Run all steps from the position in ``state``."""
@@ -96,6 +117,8 @@ class Command(BridgeCommand):
             self.stdout.write(
                 f"{format_count(count, 'transcript')} not checked: {MissingBodyKey(key)}"
             )
+        if not state.found and state.days == EVERYTHING:
+            self.stdout.write(f"proven: {self._proven}")
         verdict = format_count(state.found, "finding") if state.found else INTACT
         self.stdout.write(f"{format_count(state.links, 'link')} checked: {verdict}")
 

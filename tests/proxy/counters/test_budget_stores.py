@@ -280,13 +280,13 @@ def test_the_work_of_a_call_does_not_depend_on_the_number_of_reservations(tmp_pa
     def instructions() -> int:
         """Count the instructions of SQLite's virtual machine for one request, in hundreds."""
         counts = []
-        store._connect().set_progress_handler(lambda: counts.append(1) and None, 100)
+        store._file.connect().set_progress_handler(lambda: counts.append(1) and None, 100)
         try:
             store.reserve("one", "me", 1, [BudgetLimit("team", 10**9)])
             store.renew("me", ["team"])
             store.settle("one", ["team"], 1)
         finally:
-            store._connect().set_progress_handler(None, 0)
+            store._file.connect().set_progress_handler(None, 0)
         store.release("one", ["team"])
         return len(counts)
 

@@ -156,7 +156,7 @@ def test_a_malformed_state_counts_as_missing(world, garbage):
 
 def test_a_request_does_not_wait_for_another_writer_and_nothing_is_lost(world):
     shared, _, (one, other) = world
-    writer = other.local._connect()
+    writer = other.local._file.connect()
     writer.execute("BEGIN IMMEDIATE")
 
     assert count(one, "key") == [1]

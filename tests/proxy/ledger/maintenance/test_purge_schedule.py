@@ -6,10 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.contrib.sessions.models import Session
 
+from proxy.conf import conf
+from proxy.ledger.maintenance import published_heads
 from proxy.ledger.maintenance.purge_jobs import DAILY_PURGE, runner
 from proxy.ledger.maintenance.purge_schedule import Nightly, start_if_due
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.models import Exchange, Purge, PurgeState, Team, Transcript
+from proxy.models import Exchange, LedgerHead, Purge, PurgeState, Team, Transcript
 from tests.proxy.ledger.database.tables import renamed
 from tests.proxy.ledger.factories import body, closing, opening
 from tests.waiting import until
@@ -103,6 +105,7 @@ def frequent():
     nightly = Nightly(every_s=0.01)
     yield nightly
     nightly.stop()
+    (conf.data_dir / published_heads.FILE).unlink(missing_ok=True)
 
 
 def test_the_thread_survives_a_database_error_and_ends_when_stopped(
@@ -130,9 +133,12 @@ def test_the_thread_survives_an_internal_error(ledger, caplog, started, frequent
     assert len(started()) == 1
 
 
-def test_no_thread_starts_without_a_purge_hour(started):
-    nightly = Nightly()
+def test_without_a_purge_hour_the_head_of_the_ledger_is_published(ledger, frequent):
+    path = conf.data_dir / published_heads.FILE
 
-    nightly.start(None)
+    frequent.start(None)
+    until(path.exists)
+    frequent.stop()
 
-    assert not started()
+    assert published_heads.published(path)[-1].sequence == LedgerHead.objects.get().sequence
+    assert not Purge.objects.exists()

@@ -1,6 +1,7 @@
 """verifyledger finds flipped bytes, missing rows and changed sums."""
 
 import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -11,7 +12,15 @@ from django.db.models import F
 from proxy.ledger.maintenance import retention, verifier
 from proxy.ledger.posting.hash_chain import digest_of, lock_ledger
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.models import Exchange, HashChainLink, LedgerHead, Part, Transcript, UsageQuarterHour
+from proxy.models import (
+    Exchange,
+    HashChainLink,
+    LedgerHead,
+    LinkKind,
+    Part,
+    Transcript,
+    UsageQuarterHour,
+)
 from tests.proxy.ledger.factories import NOON, answer, closing, exchange_id, opening
 
 pytestmark = pytest.mark.django_db
@@ -72,8 +81,13 @@ def test_each_link_contains_the_digest_of_the_one_before(ledger) -> None:
     before, at = bytes(32), datetime.now(UTC)
     links = list(HashChainLink.objects.order_by("sequence"))
     for sequence, one in enumerate(links, start=1):
-        linked = before + sequence.to_bytes(8, "big") + one.exchange_id.encode()
-        linked += bytes(one.row_digest) + bytes(one.body_digest or b"")
+        linked = json.dumps(
+            [
+                before.hex(), sequence, one.exchange_id, bytes(one.row_digest).hex(),
+                bytes(one.body_digest).hex(), "closed", "",
+            ],
+            separators=(",", ":"),
+        ).encode()  # fmt: skip
         assert one.sequence == sequence
         assert bytes(one.digest) == hashlib.sha256(linked).digest()
         assert bytes(one.row_digest) == digest_of(Exchange.objects.get(pk=one.exchange_id))
@@ -151,11 +165,11 @@ def test_a_changed_sum_is_found(ledger) -> None:
 def test_an_amended_row_has_another_link(ledger) -> None:
     from proxy.ledger.maintenance.amendments import amend
 
-    amend([exchange_id(8)], lambda _: {"service_tier": "flex"})
+    amend([exchange_id(8)], lambda _: {"cost_nanousd": 1}, LinkKind.REPRICED)
 
     assert findings() == []
     assert HashChainLink.objects.filter(exchange_id=exchange_id(8)).count() == 2
-    assert UsageQuarterHour.objects.get(service_tier="flex").requests == 1
+    assert Exchange.objects.get(pk=exchange_id(8)).cost_nanousd == 1
 
 
 def test_a_verification_continues_after_the_last_verified_link(ledger) -> None:
