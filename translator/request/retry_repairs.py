@@ -2,7 +2,7 @@
 
 The gateway sends a repaired body a few times at most. Each upstream API has a table of repairs. A
 repair applies only if the upstream's error names the field, so that a real fault of the request is
-reported at once. Source: docs/mapping.md 2.4 and 5.2.
+reported at once. Source: docs/mapping.md.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Too low an estimate lets a client exceed the context window; too high an estimate only makes the
 client compact its history earlier. The constants were calibrated on recorded requests with known
-counts (see the test). Source: docs/mapping.md 6.1.
+counts (see the test). Source: docs/mapping.md.
 """
 
 import base64

@@ -111,7 +111,7 @@ class ParsedBody(NamedTuple):
     fields: dict[str, Any]
     fault: BadRequest | None
     """Why the body cannot be translated; an Anthropic upstream may accept it all the same, because
-    it may know newer fields, blocks and values (decision D21)."""
+    it may know newer fields, blocks and values."""
 
 
 def native_targets(route: Route) -> tuple[Target, ...]:
