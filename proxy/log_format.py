@@ -20,8 +20,7 @@ access: Final = logging.getLogger("proxy.access")
 HIDDEN: Final = "[hidden]"
 
 CONTROLS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters that start a new line, color a terminal or reverse text (docs/promises.md,
-T50)."""
+"""Control characters that start a new line, color a terminal or reverse text."""
 
 
 REPEATED_S: Final = 60.0

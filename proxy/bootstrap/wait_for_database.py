@@ -1,4 +1,4 @@
-"""Start the gateway while the database is unavailable (promises.md D01).
+"""Start the gateway while the database is unavailable.
 
 The gateway serves requests with the keys of its last saved configuration, and tries to connect to
 the database each second. When the database is available, the gateway does the rest of the start.

@@ -8,13 +8,6 @@ from proxy.conf import conf
 
 from .budget_store import BudgetStore
 from .budget_store_failover import FailoverBudgets
-from .idempotent_responses import (
-    EncryptedResponses,
-    FailoverResponses,
-    RedisResponses,
-    ResponseStore,
-    SqliteResponses,
-)
 from .redis_limits import RedisLimits
 from .session_calls import CallStore, EncryptedCalls, RedisCalls, SqliteCalls
 from .shared_state import SqliteStates
@@ -23,7 +16,6 @@ from .sqlite_budgets import SqliteBudgets
 
 FILE: Final = "counters.sqlite3"
 LIMITS_FILE: Final = "limits.sqlite3"
-REPLIES_FILE: Final = "replies.sqlite3"
 CALLS_FILE: Final = "calls.sqlite3"
 
 
@@ -46,18 +38,6 @@ def limit_states() -> FailoverStates | SqliteStates | None:
     from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
 
     return FailoverStates(RedisLimits(client_of(conf.redis_url)), local or MemoryStates())
-
-
-@cache
-def response_store(directory: Path) -> ResponseStore:
-    """Return the store of responses by ``idempotency-key``; its local file is in ``directory``."""
-    local = SqliteResponses(directory / REPLIES_FILE)
-    if not conf.redis_url:
-        return EncryptedResponses(local)
-    from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
-
-    shared = RedisResponses(client_of(conf.redis_url))
-    return EncryptedResponses(FailoverResponses(shared, local))
 
 
 @cache

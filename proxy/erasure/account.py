@@ -14,6 +14,7 @@ from proxy.models import (
     AuditEntry,
     Budget,
     Export,
+    IdempotentWrite,
     Purge,
     Revision,
     SavedReport,
@@ -65,6 +66,8 @@ def erase(person: Person) -> int:
     if person.email:
         WebhookDelivery.objects.filter(email=person.email).delete()
     Budget.objects.filter(key__in=person.keys).delete()
+    owners = [*person.keys, *([-person.user_id] if person.user_id is not None else ())]
+    IdempotentWrite.objects.filter(owner__in=owners).delete()
     for pk in person.keys:
         ApiKey.objects.filter(pk=pk).update(
             name=key_name_of(pk), user=None, prefix="", digest=None, ip_allow=[], options={},

@@ -100,7 +100,7 @@ def erase(
         done.journal_records = found.erased
         if requests.rows_of(person).exists():
             raise StillRunning("the user has sent new requests until the keys stopped working")
-        local_files.erase_responses(person.keys)
+        retention.remove_response_files()
         local_files.erase_live_rows()
         local_files.expire_exports()
         done.audit_entries = account.erase(person)

@@ -1,4 +1,4 @@
-"""Erase what other files of the data directory contain of a person: responses, calls, exports."""
+"""Erase what other files of the data directory contain of a person: calls, exports."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,7 @@ from typing import Final
 from django.utils.timezone import now
 
 from proxy.conf import conf
-from proxy.counters.backends import CALLS_FILE, REPLIES_FILE
+from proxy.counters.backends import CALLS_FILE
 from proxy.gateway.snapshot import config_cache
 from proxy.live.shared_live_view import FILE as LIVE_FILE
 from proxy.models import Export, ExportState
@@ -18,11 +18,6 @@ from proxy.reports.exports.jobs import RUNNER_TIMEOUT
 from proxy.secrets import ConfigError
 
 BUSY_S: Final = 30.0
-
-
-def erase_responses(key_ids: Iterable[int]) -> None:
-    """Delete the stored responses to requests with an idempotency key."""
-    _execute(REPLIES_FILE, "DELETE FROM replies WHERE owner = ?", [(pk,) for pk in key_ids])
 
 
 def erase_calls(sessions: Iterable[tuple[int | None, str]]) -> None:

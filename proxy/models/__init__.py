@@ -6,6 +6,7 @@ from .config_revision import Revision
 from .drift import Drift, DriftKind, PolicyAction, PolicyKind, UpstreamPolicy
 from .encrypted_text import BodyKeyUse
 from .exports import Export, ExportState
+from .idempotency import IdempotentWrite
 from .ledger import (
     CopiedTable,
     DrainWatermark,
@@ -69,6 +70,7 @@ __all__ = [
     "Export",
     "ExportState",
     "HashChainLink",
+    "IdempotentWrite",
     "Identity",
     "LedgerHead",
     "LinkKind",

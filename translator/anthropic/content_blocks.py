@@ -1,6 +1,6 @@
 """Validate the content blocks of a request, and in which messages each block type is valid.
 
-Source: docs/mapping.md 1.3 to 1.5.
+Source: docs/mapping.md.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 A valid body is returned unchanged. An invalid body raises BadRequest with the path of the invalid
 field and Anthropic's own error message. Source: Anthropic documentation, "Messages";
-docs/mapping.md 1.2 and 1.5.
+docs/mapping.md.
 """
 
 from collections.abc import Callable, Mapping

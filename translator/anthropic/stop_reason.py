@@ -62,7 +62,7 @@ def is_at_limit(usage: Usage, max_tokens: int | None) -> bool:
 def is_window_full(usage: Usage, window: int, max_tokens: int | None) -> bool:
     """Return whether a truncated response ended at the context window, not at ``max_tokens``.
 
-    ``window`` is the context window in tokens; 0 if unknown. Source: docs/mapping.md 3.3, rule 3.
+    ``window`` is the context window in tokens; 0 if unknown. Source: docs/mapping.md.
     """
     if not window or max_tokens is None or usage.source != "reported" or usage.output is None:
         return False

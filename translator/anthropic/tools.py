@@ -1,4 +1,4 @@
-"""Validate the ``tools`` and ``tool_choice`` of a request (docs/mapping.md 1.5, 1.7 and 1.8)."""
+"""Validate the ``tools`` and ``tool_choice`` of a request (docs/mapping.md)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

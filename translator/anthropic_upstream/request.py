@@ -3,7 +3,7 @@
 Only content made by or for other upstreams is removed. The request may contain fields, blocks and
 values that this version does not know, of any shape: the upstream checks them. Unchanged parts
 remain the same Python objects, so that the gateway can send the client's original bytes: signatures
-and prompt caches depend on identical bytes. Source: docs/mapping.md 2.4 and 7.
+and prompt caches depend on identical bytes. Source: docs/mapping.md.
 """
 
 from typing import Any, Final
@@ -61,7 +61,7 @@ def _drop_unset_parameters(body: dict[str, Any]) -> list[Note]:
 
 
 def _apply_profile(body: dict[str, Any], profile: Profile) -> list[Note]:
-    """Drop from ``body`` the fields that the server does not support (docs/mapping.md 7)."""
+    """Drop from ``body`` the fields that the server does not support (docs/mapping.md)."""
     if "inference_geo" in profile.refused_fields and body.get("inference_geo"):
         raise BadRequest("inference_geo", "this upstream does not support the field")
     notes = [

@@ -18,7 +18,7 @@ CARRIED_FUNCTION_FIELDS: Final = ("provider_specific_fields", "thought_signature
 
 
 def reasoning_fields(builder: RequestBuilder) -> dict[str, Any]:
-    """Return ``reasoning_effort`` and the vendor's reasoning switch (docs/mapping.md 1.9)."""
+    """Return ``reasoning_effort`` and the vendor's reasoning switch (docs/mapping.md)."""
     if builder.effort is None and EFFORT_FIELDS.isdisjoint(builder.request):
         return {}
     kind = (builder.request.get("thinking") or {}).get("type")

@@ -23,7 +23,7 @@ def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> Reaso
     """Return the reasoning item of a thinking block, or the reason why none can be sent.
 
     Only the upstream and model that produced the reasoning receive it; others would return 400.
-    Source: docs/mapping.md 2.4.
+    Source: docs/mapping.md.
     """
     signature = block.get("signature") or block.get("data") or ""
     if target.signing_keys is None or not reasoning_signature.is_own_signature(signature):

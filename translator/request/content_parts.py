@@ -1,7 +1,7 @@
 """Convert blocks of user turns and tool results to parts of an upstream message.
 
 Both OpenAI APIs accept text, images and files as parts. They share this conversion; a subclass for
-each API defines the JSON of the parts. Source: docs/mapping.md 1.3.
+each API defines the JSON of the parts. Source: docs/mapping.md.
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,7 @@
 """Apply tool additions and removals in the middle of a conversation.
 
 An upstream takes one list of tools: the tools that are available at the end of the conversation.
-Source: docs/mapping.md 1.3 and the type ``BetaRequestToolAdditionBlockParam`` of Anthropic's SDK.
+Source: docs/mapping.md and the type ``BetaRequestToolAdditionBlockParam`` of Anthropic's SDK.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ There is one table for both OpenAI APIs and a short one for Anthropic's. A rule 
 and names what the model does not take, as lessons; ``body_edits`` changes the body accordingly.
 Besides the named rules there is a general one: a field that the gateway added, or whose value it
 chose, is left out if the error names it, in whatever words. A real fault of the request names no
-such field and is reported at once. Source: docs/mapping.md 2.4 and 5.2, and the public reports of
+such field and is reported at once. Source: docs/mapping.md, and the public reports of
 users of gateways whose sessions such errors ended.
 """
 

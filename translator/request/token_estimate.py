@@ -7,7 +7,7 @@ langfuse#1437.)
 
 Too low an estimate lets a client exceed the context window; too high an estimate only makes the
 client compact its history earlier. The constants were calibrated on recorded requests with known
-counts (see the test). Source: docs/mapping.md 6.1.
+counts (see the test). Source: docs/mapping.md.
 
 The functions take any decoded JSON, also a request that is invalid. They are linear in its size and
 do not recurse.

@@ -1,8 +1,8 @@
 """Reject or drop request fields that the OpenAI APIs do not have, with notes.
 
 Any block of a long history may have such fields, so one pass finds all of them. For each kind of
-field there is one note, with the first path and the number of fields. Source: docs/mapping.md 1.3,
-1.7.1 and 1.10.
+field there is one note, with the first path and the number of fields. Source:
+docs/mapping.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,6 @@
 """Parse the error bodies of OpenAI-compatible servers, which differ a lot, into one record.
 
-Source: docs/mapping.md 5.2 and the recorded errors of OpenAI, Azure, Gemini, Ollama, vLLM,
+Source: docs/mapping.md and the recorded errors of OpenAI, Azure, Gemini, Ollama, vLLM,
 OpenRouter, Mistral, Groq, DeepSeek, xAI and Perplexity.
 """
 

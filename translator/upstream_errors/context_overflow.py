@@ -2,7 +2,7 @@
 
 Clients parse two of Anthropic's messages. At ``prompt is too long: N tokens > M maximum`` they
 compact the conversation. At ``input length and `max_tokens` exceed context limit: A + B > C`` they
-request less output. Source: docs/mapping.md 5.2.
+request less output. Source: docs/mapping.md.
 """
 
 import dataclasses

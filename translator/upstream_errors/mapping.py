@@ -1,4 +1,4 @@
-"""Map failures of OpenAI-compatible upstreams to Anthropic errors (docs/mapping.md 5.2)."""
+"""Map failures of OpenAI-compatible upstreams to Anthropic errors (docs/mapping.md)."""
 
 import re
 from dataclasses import dataclass

@@ -52,8 +52,7 @@ def plain_json(data: Any, encoder: Any) -> SafeString:
 
 
 unfold.fields.prettify_json = plain_json
-"""Replace the theme's function: its output has ``style`` attributes, which the CSP blocks
-(threat T26)."""
+"""Replace the theme's function: its output has ``style`` attributes, which the CSP blocks."""
 
 
 def _name_input(field: Any) -> None:

@@ -1,4 +1,4 @@
-"""The list of requests and the page of one request in the admin, read-only (threat T30)."""
+"""The list of requests and the page of one request in the admin, read-only."""
 
 from operator import attrgetter
 from typing import Any, Final
@@ -71,8 +71,7 @@ STORED_ERROR_CHARS: Final = 11_000
 """Characters of an error message that the list reads: an upstream can send megabytes. The gateway's
 longest message, 2,000 characters, has this length when it is encrypted."""
 MIN_SEARCH: Final = 3
-"""Minimum characters of a session id in a search: a shorter prefix matches too many requests
-(threat T29)."""
+"""Minimum characters of a session id in a search: a shorter prefix matches too many requests."""
 LAST_CHARACTER = "\U0010ffff"
 
 

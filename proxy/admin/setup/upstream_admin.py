@@ -15,7 +15,7 @@ from .upstream_form import UpstreamForm, describe_credential, secret_location
 
 @admin.register(Upstream)
 class UpstreamAdmin(ManagedAdmin):
-    """Upstreams. They get API keys and conversations; only superusers change them (threat T12)."""
+    """Upstreams. They get API keys and conversations; only superusers change them."""
 
     empty_text = "An upstream is a server to which the gateway sends requests."
     form = UpstreamForm

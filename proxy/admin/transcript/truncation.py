@@ -9,7 +9,7 @@ from proxy.ledger.transcripts.visible_text import show_invisible
 from .markdown import MarkdownPage
 
 BLOCK_CHARS: Final = 16 * 1024  # characters; limit of one content block on the page
-PAGE_CHARS: Final = 256 * 1024  # characters; limit of all blocks of a page (threat T27)
+PAGE_CHARS: Final = 256 * 1024  # characters; limit of all blocks of a page
 FOLD_CHARS: Final = 2 * 1024  # longer tool results are collapsed at first
 JSON_NODES: Final = 4000  # a JSON value with more nodes is not indented
 

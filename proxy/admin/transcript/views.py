@@ -1,7 +1,7 @@
 """The page of one exchange: its conversation, its four bodies, a replay, and its downloads.
 
 Stored text may be hostile: templates autoescape all of it, the page has a strict CSP, and bodies
-are served as text/plain or as attachments (threat T26). Each access is recorded in the audit log.
+are served as text/plain or as attachments. Each access is recorded in the audit log.
 """
 
 from collections.abc import Mapping
@@ -152,7 +152,7 @@ def _record(request: HttpRequest, action: Action, exchange: Exchange, detail: st
 
 
 def find_exchange(request: HttpRequest, exchange_id: str) -> Exchange:
-    """Return the exchange with this id. Raise Http404 if this user may not see it (threat T10)."""
+    """Return the exchange with this id. Raise Http404 if this user may not see it."""
     if not can_open_admin(request.user):
         raise PermissionDenied
     rows = visible_exchanges(reader_of_user(request.user))

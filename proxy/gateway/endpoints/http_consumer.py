@@ -6,7 +6,7 @@ runs in the server's own task. A second task waits for the disconnect and cancel
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from channels.generic.http import AsyncHttpConsumer
@@ -53,8 +53,6 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
     headers_sent = False  # the status line is sent
     complete = False  # whether the last byte of the response is written
     delivered = False  # whether the response is complete and the client was still connected
-    before_response: Callable[[bytes], Awaitable[None]] | None = None
-    """Called with the body of a successful JSON response before the response is sent."""
     response_bytes = 0
     status = 0  # the response status that was sent; 0: none yet
     reserved_bytes = 0  # memory reserved for the request body
@@ -234,14 +232,12 @@ class StreamingHttpConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channel
         self, status: int, body: bytes, headers: tuple[Header, ...] = (JSON,)
     ) -> None:
         """Send a complete response."""
-        if status == 200 and self.before_response is not None:
-            await self.before_response(body)
         await self.send_headers(status, headers, len(body))
         await self.send_body(b"" if self.scope["method"] == "HEAD" else body, more=False)
 
     async def send_error(self, exc: Exception) -> None:
         refusal = to_http_error(exc)
-        if refusal.outcome == "refused" and refusal.status >= 400:  # a replayed answer is a 200
+        if refusal.outcome == "refused":
             self.refusal = refusal.detail or refusal.error_type
         if self.complete:
             return

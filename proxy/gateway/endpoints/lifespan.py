@@ -29,6 +29,7 @@ from proxy.ledger.database.availability import database_file
 from proxy.ledger.database.schema_check import check_schema, is_migration_pending
 from proxy.ledger.errors import LedgerUnavailable, SchemaMismatch
 from proxy.ledger.maintenance.purge_schedule import nightly
+from proxy.ledger.maintenance.retention import remove_response_files
 from proxy.ledger.recorder import recorder
 from proxy.live.live_view_sync import live_view_sync
 
@@ -56,6 +57,7 @@ async def start_services() -> None:
     tracing.start()
     if any(caller.budgets for caller in directory.snapshot.keys.values()):
         await asyncio.to_thread(budget_maintenance.start)
+    await asyncio.to_thread(remove_response_files)
     live_view_sync.start(recorder.worker)
     register_gateway(dry_run.dry_run_admission)
     load_shedder.start()

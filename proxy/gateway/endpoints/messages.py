@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from proxy.gateway.admission import budgets, idempotency
+from proxy.gateway.admission import budgets
 from proxy.gateway.admission.auth import authorise, identify
 from proxy.gateway.admission.client_options import ClientOptions
 from proxy.gateway.admission.route_selection import Route, choose_route
@@ -32,7 +32,6 @@ from translator.request.token_estimate import estimate_tokens
 from .http_consumer import StreamingHttpConsumer
 
 JSON: Final = b"application/json"
-IDEMPOTENCY_KEY: Final = b"idempotency-key"
 LARGE_BODY: Final = 2**19
 """Bodies of more bytes than this are parsed in another thread, because parsing on the event loop
 delays all streams: by at most 70 ms for a body of this size, by 1 ms for most smaller ones."""
@@ -52,12 +51,7 @@ class MessagesConsumer(StreamingHttpConsumer):
             request.options = ClientOptions.of(self.headers, caller)
             if request.options.strict:
                 _reject_unknown_fields(context)
-            if not request.streaming and (name := self.headers.text(IDEMPOTENCY_KEY)):
-                async with idempotency.Claim(caller, name, request.body) as claim:
-                    self.before_response = claim.store_response
-                    await self._serve(context)
-            else:
-                await self._serve(context)
+            await self._serve(context)
 
     async def _read_request(self, context: RequestContext) -> None:
         """Read and parse the body.
@@ -119,7 +113,7 @@ class ParsedBody(NamedTuple):
     fields: dict[str, Any]
     fault: BadRequest | None
     """Why the body cannot be translated; an Anthropic upstream may accept it all the same, because
-    it may know newer fields, blocks and values (decision D21)."""
+    it may know newer fields, blocks and values."""
     input_estimate: int
     """The input tokens by ``estimate_tokens``: one estimate for all who need one."""
 

@@ -38,7 +38,6 @@ CLIENT_INFO_HEADERS: Final = {
 
 
 IDENTIFIER_HEADERS: Final = {
-    b"idempotency-key": 255,
     b"x-claude-code-session-id": 200,
     b"x-claude-code-agent-id": 200,
     b"x-claude-code-parent-agent-id": 200,

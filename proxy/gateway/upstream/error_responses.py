@@ -22,7 +22,7 @@ DENIED: Final = UpstreamError(
 
 
 def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> UpstreamError:
-    """Map the upstream's error response to Anthropic's error (mapping.md 5.2)."""
+    """Map the upstream's error response to Anthropic's error (docs/mapping.md)."""
     try:
         body = decode_json(raw)
     except BadUpstream:

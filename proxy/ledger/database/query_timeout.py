@@ -1,4 +1,4 @@
-"""A time limit, enforced by the database, for the queries of a page or a report (threat T29)."""
+"""A time limit, enforced by the database, for the queries of a page or a report."""
 
 import time
 from collections.abc import Iterator

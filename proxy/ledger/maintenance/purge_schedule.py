@@ -32,11 +32,12 @@ STOP_WAIT_S: Final = 5.0
 def start_if_due(at: datetime, hour: int) -> bool:
     """Start the purge of this UTC day if ``hour`` is reached and transcripts are expired.
 
-    Returns whether a purge was started. Expired sign-in sessions and old events of webhooks are
-    deleted in any case. Raises DatabaseError or LedgerUnavailable.
+    Returns whether a purge was started. Expired sign-in sessions, expired idempotency keys and old
+    events of webhooks are deleted in any case. Raises DatabaseError or LedgerUnavailable.
     """
     database_file()
     retention.delete_expired_sessions(at)
+    retention.delete_expired_writes(at)
     prune_events(at)
     since = at.replace(hour=hour, minute=0, second=0, microsecond=0)
     if at < since or Purge.objects.filter(created__gte=since).exists():

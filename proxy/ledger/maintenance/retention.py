@@ -24,6 +24,7 @@ from proxy.models import (
     AuditEntry,
     CountedToolCall,
     Exchange,
+    IdempotentWrite,
     LinkKind,
     Part,
     SearchOccurrence,
@@ -40,6 +41,8 @@ BATCH: Final = 500
 """Rows that one transaction deletes."""
 RANGE: Final = 2**27
 """The number of part ids for which the manifests are read once; 16 MB of memory."""
+IDEMPOTENT_FOR: Final = timedelta(days=1)
+"""How long a write over REST may be repeated with its ``Idempotency-Key``."""
 DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
 
 
@@ -231,6 +234,17 @@ def delete_expired_sessions(now: datetime) -> int:
     """Delete expired sign-in sessions; return their number."""
     sessions = apps.get_model("sessions", "Session")
     return int(sessions.objects.filter(expire_date__lt=now).delete()[0])
+
+
+def delete_expired_writes(now: datetime) -> int:
+    """Delete the responses of writes over REST whose ``Idempotency-Key`` has expired."""
+    return int(IdempotentWrite.objects.filter(created__lt=now - IDEMPOTENT_FOR).delete()[0])
+
+
+def remove_response_files() -> None:
+    """Delete the file of responses by ``idempotency-key`` that version 1.0 wrote."""
+    for path in conf.data_dir.glob("replies.sqlite3*"):
+        path.unlink(missing_ok=True)
 
 
 def free_space(*, full: bool = False) -> None:

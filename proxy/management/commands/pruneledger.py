@@ -64,6 +64,7 @@ class Command(BridgeCommand):
         exports = jobs.expire(now)
         entries = retention.prune_audit_log(min(now, datetime.now(UTC)))
         retention.delete_expired_sessions(min(now, datetime.now(UTC)))
+        retention.delete_expired_writes(min(now, datetime.now(UTC)))
         prune_events(min(now, datetime.now(UTC)))
         if not options["keep_space"]:
             retention.free_space(full=options["full"])

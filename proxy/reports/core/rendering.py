@@ -62,7 +62,7 @@ def paginate(rows: Sequence[Row], limit: int, cursor: str) -> tuple[list[Row], s
 
 
 def csv_cell(value: Any) -> Any:
-    """Return the value as a CSV cell. Text like a spreadsheet formula is prefixed (threat T28).
+    """Return the value as a CSV cell. Text like a spreadsheet formula is prefixed.
 
     Invisible characters are shown as their code points, because people read CSV.
     """

@@ -73,7 +73,7 @@ class RequestDetailBase(ReportView):
     """Base of the views that show one request."""
 
     def get_exchange(self, request_id: str) -> Exchange:
-        """Return the exchange. Raise Http404 if it is missing or not visible (threat T10)."""
+        """Return the exchange. Raise Http404 if it is missing or not visible."""
         rows = visible_exchanges(self.reader).filter(pk=request_id)
         for found in read_both(rows, list[Exchange], with_ids([request_id])):
             if found:

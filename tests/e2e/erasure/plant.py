@@ -156,7 +156,6 @@ def send(gateway: Gateway, name: str, number: int, *, max_tokens: int = 50) -> R
     headers = {
         "x-api-key": KEYS[name],
         "content-type": "application/json",
-        "idempotency-key": f"{mark}-key-{number}",
         "user-agent": f"claude-cli/2.1.300 (external, {mark}-machine)",
         "x-claude-code-agent-id": f"{mark}-agent-id",
     }

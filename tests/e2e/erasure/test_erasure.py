@@ -64,7 +64,7 @@ def test_no_file_contains_a_string_of_an_erased_person(tmp_path: Path) -> None:
             read = transcripts(gateway, others)
             kinds = {re.split(r"[/:-]", name)[0] for name in plant.found_in(data)}
             assert kinds >= {
-                "ledger.sqlite3", "journal", "archive", "configuration.json", "replies.sqlite3",
+                "ledger.sqlite3", "journal", "archive", "configuration.json",
             }  # fmt: skip
 
             done = json.loads(gateway.manage("eraseuser", NAME, "--yes", "--json"))

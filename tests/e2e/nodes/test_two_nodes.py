@@ -208,26 +208,6 @@ def model_list_status(nodes: Nodes, number: int) -> int:
 
 
 @pytest.mark.timeout(300)
-def test_idempotency_key_is_shared_by_all_nodes(nodes: Nodes, upstream: ScriptedUpstream):
-    headers = {
-        "x-api-key": SECRETS["BRIDGE_KEY_ONCE"],
-        "content-type": "application/json",
-        "idempotency-key": "one and the same",
-    }
-    raw = json.dumps(ONCE).encode()
-
-    replies = [
-        node.request("POST", "/v1/messages", raw, headers, authorized=False)
-        for node in nodes.all[:2]
-    ]
-
-    assert [reply.status for reply in replies] == [200, 200]
-    assert replies[0].body == replies[1].body
-    assert [reply.headers.get("idempotent-replayed") for reply in replies] == [None, "true"]
-    assert len([each for each in upstream.requests if each.model == "once"]) == 1
-
-
-@pytest.mark.timeout(300)
 def test_late_signature_of_one_node_returns_by_the_other(nodes: Nodes, upstream: ScriptedUpstream):
     headers = {"x-api-key": SECRETS["BRIDGE_KEY_ONCE"], "x-claude-code-session-id": "two-nodes"}
     assert_signature_returns(upstream, [nodes.all[0], nodes.all[1], nodes.all[0]], headers)

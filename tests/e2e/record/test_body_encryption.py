@@ -171,7 +171,7 @@ def test_stored_texts_are_encrypted_and_keys_are_rotated(tmp_path):
 
 
 def delete_old_copies(gateway: Gateway) -> None:
-    """Do what a day does: old parts, posted journals and the stored responses are removed."""
+    """Do what a day does: old parts, posted journals and recorded calls are removed."""
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     data = gateway.folder / "data"
     with closing(sqlite3.connect(data / "ledger.sqlite3")) as database, database:
@@ -179,8 +179,7 @@ def delete_old_copies(gateway: Gateway) -> None:
     gateway.manage("pruneledger", "--now", tomorrow)
     for journal in data.glob("journal-*/"):
         shutil.rmtree(journal)
-    for name in ("replies.sqlite3", "calls.sqlite3"):
-        (data / name).unlink(missing_ok=True)
+    (data / "calls.sqlite3").unlink(missing_ok=True)
 
 
 def heads_of_transcripts(data: Path) -> set[bytes]:

@@ -10,7 +10,6 @@ import pytest
 import redis
 
 from proxy.counters.budget_store import BudgetLimit, Standing, StoreUnavailable
-from proxy.counters.idempotent_responses import RedisResponses
 from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.redis_client import client_of
 from proxy.counters.redis_limits import RedisLimits
@@ -60,7 +59,6 @@ def use_all_stores(url: str) -> None:
     states = RedisStates(client)
     states.update(["live one", "live two"], lambda _: ["1", "2"])
     assert states.read(["live two", "live one"]) == ["2", "1"]
-    assert RedisResponses(client).claim(1, "name", b"digest") is None
     client.close()
 
 

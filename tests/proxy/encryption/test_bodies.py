@@ -10,11 +10,6 @@ from hypothesis import strategies as st
 
 from bridge_project.env import env_keys
 from proxy.bootstrap.doctor import _check_body_keys
-from proxy.counters.idempotent_responses import (
-    EncryptedResponses,
-    SqliteResponses,
-    StoredResponse,
-)
 from proxy.counters.session_calls import EncryptedCalls, SqliteCalls
 from proxy.encryption.bodies import (
     DamagedBody,
@@ -100,23 +95,17 @@ def test_an_unusable_key_prevents_the_start(value, fault, monkeypatch):
     assert value not in str(error.value)
 
 
-def test_responses_and_calls_without_their_key_count_as_gone(body_keys, tmp_path):
-    responses = EncryptedResponses(SqliteResponses(tmp_path / "replies.sqlite3"))
+def test_calls_without_their_key_count_as_gone(body_keys, tmp_path):
     calls = EncryptedCalls(SqliteCalls(tmp_path / "calls.sqlite3"))
-    responses.claim(1, "name", DIGEST)
-    responses.settle(1, "name", StoredResponse(DIGEST, done=True, body=b"an answer"))
     calls.save("origin", "session", {"call_1": '{"text": "an answer"}'})
 
-    assert responses.claim(1, "name", DIGEST).body == b"an answer"
     assert calls.load("origin", "session") == {"call_1": '{"text": "an answer"}'}
     for path in tmp_path.iterdir():
         assert b"an answer" not in path.read_bytes()
-        assert DIGEST not in path.read_bytes()
     body_keys(TWO, ONE)
-    assert responses.claim(1, "name", DIGEST).body == b"an answer"
+    assert calls.load("origin", "session") == {"call_1": '{"text": "an answer"}'}
     body_keys(TWO)
     assert calls.load("origin", "session") == {"call_1": None}
-    assert responses.claim(1, "name", DIGEST).body is None
 
 
 @pytest.mark.django_db

@@ -50,7 +50,7 @@ COLLECTIONS: tuple[Any, ...] = (
     count_tokens.without_endpoint, shared_rate_limits.shared_limiters, budget_sync.DIRTY,
 )  # fmt: skip
 STORES: tuple[Any, ...] = (
-    backends.budget_store, backends.limit_states, backends.response_store, backends.call_store,
+    backends.budget_store, backends.limit_states, backends.call_store,
     shared_live_view.shared_states,
 )  # fmt: skip
 """Functions that cache the store of this process."""

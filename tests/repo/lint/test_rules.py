@@ -36,7 +36,6 @@ ALLOWED = {
     ("builds sql from values", "proxy/ledger/archive/duckdb_backend/base.py"): "quoted paths and ids; a view takes no parameter",
     ("builds sql from values", "proxy/ledger/archive/parquet.py"): "names of columns and quoted paths; values are read from a file",
     ("trusts markup", "proxy/admin/transcript/markdown.py"): "nh3 (in the child process) removed all elements and attributes but a few",
-    ("compares secrets", "proxy/gateway/admission/idempotency.py"): "a digest of a body that the same key sent before",
     ("opens network connections", "proxy/gateway/webhooks/sending.py"): "webhooks that a superuser or bridge.toml set",
     ("opens network connections", "proxy/gateway/web_search/search_endpoint.py"): "the operator's search endpoint; no address from outside",
     ("opens network connections", "proxy/bootstrap/doctor.py"): "checks the configured upstreams",

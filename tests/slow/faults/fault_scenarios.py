@@ -6,7 +6,6 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from tests.fakes.servers.gateway import Reply
@@ -168,29 +167,6 @@ def send_request(client: RawClient) -> None:
         client.read_response()
 
 
-def idempotent_repeat(world: World, case: Case, client: RawClient, model: str) -> None:
-    """Repeat the key during the first request, with another body, and afterwards."""
-    upstream = world.upstream_of(case.variant.route)
-    client.headers = {"idempotency-key": f"key of {case.id}"}
-    repeated, other = replace(client), replace(client, body=client.body.replace(b"hello", b"adieu"))
-    with client:
-        client.post()
-        world.until(lambda: upstream.requests_for(model), "the upstream receives no request")
-        send_request(repeated)
-        send_request(other)
-        client.read_response()
-    first = client.reply
-    assert first is not None
-    for reply, status in ((repeated.reply, 409), (other.reply, 400)):
-        assert reply is not None
-        error_result = (reply.status, json_of(reply)["error"]["type"])
-        assert error_result == (status, "invalid_request_error"), reply
-    send_request(repeated)
-    assert repeated.reply is not None
-    assert repeated.reply.body == first.body
-    assert repeated.reply.headers["idempotent-replayed"] == "true"
-
-
 HEAD = "POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {key}\r\n"
 HIDDEN_REQUEST = "GET /healthz HTTP/1.1\r\nhost: g\r\n\r\n"
 AMBIGUOUS_REQUESTS = {
@@ -313,7 +289,6 @@ SCENARIOS: dict[str, Scenario] = {
     "long number": long_number,
     "unusual characters": unusual_characters,
     "compressed body": compressed_body,
-    "idempotent repeat": idempotent_repeat,
     "ambiguous framing": ambiguous_framing,
     "pipelined": pipelined,
     "invalid headers": invalid_headers,

@@ -1,7 +1,7 @@
 """Convert the conversation to Chat Completions messages, in the order that this API requires.
 
 Tool messages directly follow the assistant message with their calls, one for each call. Images from
-tool results follow in one user message, before the user's own content. Source: docs/mapping.md 1.4.
+tool results follow in one user message, before the user's own content. Source: docs/mapping.md.
 """
 
 from typing import Any, Literal, NoReturn, cast

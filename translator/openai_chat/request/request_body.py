@@ -1,7 +1,7 @@
 """Build the Chat Completions body from an Anthropic request, by tables of fields.
 
 Each request field is in exactly one table: COPIED, RENAMED, BUILT, DROPPED or REFUSED. Source:
-docs/mapping.md 1.2.
+docs/mapping.md.
 """
 
 from collections.abc import Mapping

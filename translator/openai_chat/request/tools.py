@@ -1,4 +1,4 @@
-"""Convert tools and tool choice to Chat Completions functions (docs/mapping.md 1.7 and 1.8)."""
+"""Convert tools and tool choice to Chat Completions functions (docs/mapping.md)."""
 
 from typing import Any
 

@@ -3,7 +3,7 @@
 The parts of a chunk are handled in a fixed order: error, usage, reasoning, text, refusal,
 annotations, tool calls, finish reason. Choices after the first one are ignored, unless they are
 part of the same response. ``TextBlocks`` and ``ToolCalls`` set block boundaries, which Chat
-Completions does not have. Source: docs/mapping.md 3.2 and 4.4.
+Completions does not have. Source: docs/mapping.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -379,7 +379,7 @@ class ChatStream:
         self._finish_message("refusal", stop_details=details)
 
     def _finish(self) -> None:
-        """Close open blocks and end the message with the stop reason of docs/mapping.md 3.3."""
+        """Close open blocks and end the message with the stop reason of docs/mapping.md."""
         self._close_open_block()
         if not self.composer.has_output and FINISH_REASONS.get(self._finish_reason) in COMPLETE:
             self._texts.show_hidden_reasoning()

@@ -54,7 +54,7 @@ def find_counts(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
 
 
 def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note]]:
-    """Convert a vendor's token counts to Anthropic's (docs/mapping.md 3.4)."""
+    """Convert a vendor's token counts to Anthropic's (docs/mapping.md)."""
     prompt = _details(counts, "prompt_tokens_details")
     cached = prompt.get("cached_tokens")
     reasoning = _details(counts, "completion_tokens_details").get("reasoning_tokens")

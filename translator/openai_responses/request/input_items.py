@@ -1,7 +1,7 @@
 """Convert the conversation to ``input`` items, in the order that the Responses API requires.
 
 An assistant turn is followed by the results of its tool calls, one for each call, then by the other
-user content in order. Source: docs/mapping.md 1.3.
+user content in order. Source: docs/mapping.md.
 """
 
 from typing import Any, Final

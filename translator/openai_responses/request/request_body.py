@@ -1,7 +1,7 @@
 """Build the Responses API body from an Anthropic request, by tables of fields.
 
 Each request field is in exactly one table: COPIED, RENAMED, BUILT, DROPPED or REFUSED. Source:
-docs/mapping.md 1.2.
+docs/mapping.md.
 """
 
 from collections.abc import Iterable, Mapping
@@ -114,7 +114,7 @@ def _stop_sequences(builder: RequestBuilder) -> dict[str, Any]:
 
 
 def _reasoning(builder: RequestBuilder) -> dict[str, Any]:
-    """Return ``reasoning`` (docs/mapping.md 1.9), with a summary only if the client shows it."""
+    """Return ``reasoning`` (docs/mapping.md), with a summary only if the client shows it."""
     effort, notes = choose_effort(builder.request, builder.profile, builder.effort)
     for note in notes:
         builder.add_note(note.path, note.fate, note.reason)

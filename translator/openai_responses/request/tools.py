@@ -1,4 +1,4 @@
-"""Convert tools and tool choice to the Responses API (docs/mapping.md 1.7 and 1.8)."""
+"""Convert tools and tool choice to the Responses API (docs/mapping.md)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

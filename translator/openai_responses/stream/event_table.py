@@ -1,7 +1,7 @@
 """Every event type of a Responses API stream, with its handler or as an ignored type.
 
 The tables contain the 59 types of OpenAI's list and those in recorded streams; a test compares the
-tables with the installed SDK. Source: docs/mapping.md 4.3.
+tables with the installed SDK. Source: docs/mapping.md.
 """
 
 from collections.abc import Callable, Mapping

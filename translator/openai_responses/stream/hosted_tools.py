@@ -1,7 +1,7 @@
 """Convert calls of OpenAI's hosted tools to Anthropic's server tool blocks.
 
 Each conversion takes a finished output item and returns a ``server_tool_use`` block and its result
-block. Source: docs/mapping.md 3.1.
+block. Source: docs/mapping.md.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 ``OutputItems`` finds the item of each event, ``OutputBlocks`` converts the item's content, and the
 message composer writes Anthropic events in a valid order. The final ``response.output`` adds
 content that was never streamed; for a non-streamed response, it is the only source. Source:
-docs/mapping.md 3.1 and 4.3.
+docs/mapping.md.
 """
 
 from collections.abc import Callable, Mapping

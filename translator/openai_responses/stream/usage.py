@@ -1,4 +1,4 @@
-"""Read the token counts of a Responses API response (docs/mapping.md 3.4)."""
+"""Read the token counts of a Responses API response (docs/mapping.md)."""
 
 from collections.abc import Mapping
 from dataclasses import replace

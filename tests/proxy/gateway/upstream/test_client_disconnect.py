@@ -168,17 +168,3 @@ def test_no_repaired_request_is_sent_after_a_disconnect(gateway, scripted, drain
     assert repaired.status == 200
     assert len(scripted.requests_for(f"{model}-connected")) == 2
     assert len(scripted.requests_for(model)) == len(stored.attempts) == 1
-
-
-def test_a_retry_with_the_same_idempotency_key_gets_the_response(gateway, scripted, drained):
-    model, gate = f"drain-chat-{next(numbers)}", threading.Event()
-    key = {"idempotency-key": model}
-    scripted.on(model, gated_script(upstream_scripts.chat_events(), gate, 3))
-
-    leave(gateway, scripted, model, b"", key)
-    gate.set()
-    newest_row(model_requested=model, outcome="client_gone")
-    again = gateway.post(message(model), **key)
-
-    assert again.json["content"][0]["text"] == "Hello there."
-    assert len(scripted.requests_for(model)) == 1

@@ -7,10 +7,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils.timezone import now
 
+from proxy.ledger.maintenance.purge_schedule import start_if_due
 from proxy.models import (
     ApiKey,
     AuditEntry,
     Budget,
+    IdempotentWrite,
     Pause,
     Price,
     Route,
@@ -177,8 +179,7 @@ def test_a_key_is_deleted_after_its_revocation_unless_it_was_used(send):
     assert not Team.objects.filter(name="mobile").exists()
 
 
-def test_a_repeated_write_gets_the_first_response(send, settings, tmp_path):
-    settings.DATA_DIR = tmp_path
+def test_a_repeated_write_gets_the_first_response(send):
     factories.team()
     body = {"team": "platform", "name": "ci"}
 
@@ -191,12 +192,10 @@ def test_a_repeated_write_gets_the_first_response(send, settings, tmp_path):
     assert second["Idempotent-Replayed"] == "true"
     assert (other.status_code, long.status_code) == (400, 400)
     assert ApiKey.objects.filter(team__name="platform").count() == 1
-    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert first.json()["secret"].encode() not in stored
+    assert first.json()["secret"] not in IdempotentWrite.objects.get().response
 
 
-def test_a_refused_write_can_be_sent_again(send, settings, tmp_path):
-    settings.DATA_DIR = tmp_path
+def test_a_refused_write_can_be_sent_again(send):
     body = {"team": "platform", "name": "ci"}
 
     refused = send("POST", "keys/", body, **{"idempotency-key": "k1"})
@@ -204,6 +203,50 @@ def test_a_refused_write_can_be_sent_again(send, settings, tmp_path):
     accepted = send("POST", "keys/", body, **{"idempotency-key": "k1"})
 
     assert (refused.status_code, accepted.status_code) == (400, 201)
+
+
+@pytest.mark.parametrize(
+    ("age", "response", "status"),
+    [
+        (timedelta(minutes=59), "", 409),  # it may still run
+        (timedelta(minutes=61), "", 201),  # its process was killed
+        (timedelta(hours=23), "kept", 201),
+        (timedelta(hours=25), "kept", 400),  # it is done again, and the name is taken
+    ],
+)
+def test_an_idempotency_key_expires(send, age, response, status):
+    body = {"name": "mobile"}
+    assert send("POST", "teams/", body, **{"idempotency-key": "k1"}).status_code == 201
+    stored = IdempotentWrite.objects.get()
+    kept = stored.response if response else ""
+    IdempotentWrite.objects.update(response=kept, created=now() - age)
+    if not response:
+        Team.objects.filter(name="mobile").delete()
+
+    assert send("POST", "teams/", body, **{"idempotency-key": "k1"}).status_code == status
+
+
+def test_expired_idempotency_keys_are_purged():
+    for hours in (23, 25):
+        IdempotentWrite.objects.create(
+            owner=1, name=str(hours), digest=b"", created=now() - timedelta(hours=hours)
+        )
+
+    start_if_due(now(), hour=0)
+
+    assert [row.name for row in IdempotentWrite.objects.all()] == ["23"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [{"owner": 1, "name": "k1"}, {"created__lt": now()}],
+    ids=["look-up", "purge"],
+)
+def test_idempotency_keys_are_found_by_an_index(rows):
+    plan = IdempotentWrite.objects.filter(**rows).explain()
+
+    assert "USING INDEX" in plan
+    assert "SCAN" not in plan
 
 
 @pytest.mark.parametrize("path", ["keys/?sort=secret", "keys/?page=page_abc", "budgets/?key_id=x",
