@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import pdfs
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import Script, json_response, stream
 from tests.fakes.upstreams.scripted_agent import Call, Plan, ScriptedAgent, responses_events
@@ -176,28 +177,10 @@ def png() -> bytes:
     )
 
 
-def pdf(text: str) -> bytes:
-    """Build a PDF of one page."""
-    drawing = f"BT /F1 24 Tf 72 700 Td ({text}) Tj ET".encode()
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 /Resources << /Font << /F1 5 0 R >> >> >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R >>",
-        b"<< /Length %d >>\nstream\n%b\nendstream" % (len(drawing), drawing),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    made = b"%PDF-1.4\n"
-    places = []
-    for number, each in enumerate(objects, start=1):
-        places.append(len(made))
-        made += b"%d 0 obj\n%b\nendobj\n" % (number, each)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    size = len(objects) + 1
-    trailer = b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (size, len(made))
-    return made + b"xref\n0 %d\n0000000000 65535 f \n%b%b" % (size, table, trailer)
-
-
-FILES = {"shot.png": (png(), refuses_pictures), "paper.pdf": (pdf("marigold"), refuses_files)}
+FILES = {
+    "shot.png": (png(), refuses_pictures),
+    "paper.pdf": (pdfs.pages("marigold"), refuses_files),
+}
 """A file that Claude Code reads -> its content, and the server that refuses it."""
 
 
