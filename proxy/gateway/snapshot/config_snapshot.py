@@ -97,6 +97,7 @@ class TeamEntry:
     models: "ModelAllowList"
     limits: Limits
     model_limits: tuple[ModelLimits, ...] = ()
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +377,7 @@ def _build_team(team: Team) -> TeamEntry:
         models=ModelAllowList(tuple(team.models_allowed)),
         limits=Limits.of(team.limits),
         model_limits=ModelLimits.of(team.limits),
+        id=team.pk,
     )
 
 

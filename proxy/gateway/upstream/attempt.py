@@ -33,6 +33,7 @@ from translator.upstream_errors import map_error_paths
 from .attempt_calls import AttemptCalls
 from .client import ERROR_BODY_BYTES, UpstreamResponse
 from .decoding.response_decoder import ResponseDecoder
+from .documents import PdfText, load_pdf_texts, with_pdf_texts
 from .error_responses import bad_gateway_error, cancellation_error, decode_answer, upstream_error
 from .model_memory import adapt_body
 from .request_repairs import MAX_REPAIRS, RequestRepairs
@@ -64,6 +65,7 @@ class Attempt(AttemptCalls):
         self.last_read = b""
         self.repairs = RequestRepairs(target.server)
         self.withheld: list[Note] = []  # notes about content that an upstream policy removed
+        self.pdf_texts: dict[int, PdfText] = {}  # what the request's PDFs say
         self.known_answer: dict[str, Any] | None = None  # a response that needs no upstream call
         # for each entry of the history sent to the upstream: its place in the client's request
         self.origins: tuple[Origin, ...] = ()
@@ -74,6 +76,7 @@ class Attempt(AttemptCalls):
         Raises BadRequest, or UpstreamFailed if the client has received nothing yet.
         """
         self.entry.attempts.recorded_calls = await load_calls(self.entry, self.target)
+        self.pdf_texts = await load_pdf_texts(self.entry, self.target)
         self.body, headers = self.build_upstream_request()
         await self.entry.wait_until_recorded()  # the record must be on the disk first
         if self.entry.attempts.is_last_target:  # no further attempt needs the client's body
@@ -104,7 +107,8 @@ class Attempt(AttemptCalls):
         """
         server = self.target.server
         # The upstream always streams, so there is only one code path.
-        request = {**self.translatable_request(), "stream": True}
+        request = with_pdf_texts(self.translatable_request(), self.pdf_texts, self.withheld)
+        request = {**request, "stream": True}
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
         target.recorded_calls = self.entry.attempts.recorded_calls
         self.url = server.url_for(target.model)

@@ -7,6 +7,8 @@ import pytest
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.servers.llama_server import BUILD_WITHIN_S, running_llama_server
 
+from . import claude_code
+
 ROUTES = "".join(
     f"""
 [[routes]]
@@ -40,3 +42,9 @@ def engine_gateway(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
     config = toml_for(upstreams, ROUTES)
     with Gateway(tmp_path_factory.mktemp("engine-gateway"), config=config) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def claude() -> str:
+    """The program of Claude Code."""
+    return claude_code.install()

@@ -6,43 +6,23 @@ one tool: the tiny model knows the word ``zbash``, calls the tool Bash with ``ca
 after the tool's result it says that it is done.
 """
 
-import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.optional_tools import skip_loudly
-from tests.fakes.servers.gateway import KEY, Gateway, toml_for
+from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.scripted_agent import Call, Plan, ScriptedAgent
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
+from . import claude_code
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-PACKAGE = "@anthropic-ai/claude-code"
 DIALECTS = ("chat", "responses")
 TOOLS = "Bash,Read,Edit,Agent,Task"
-WINDOW = 100_000
 WINDOW_FULL = 95_000
-"""Input tokens after which Claude Code compacts a window of ``WINDOW`` before its next request."""
-
-
-@pytest.fixture(scope="session")
-def claude(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The command line of Claude Code, installed with npm."""
-    npm = shutil.which("npm")
-    if npm is None:
-        skip_loudly("NO CLAUDE CODE: npm is not installed")
-    folder = tmp_path_factory.mktemp("claude-code")
-    install = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)]
-    done = subprocess.run([*install, PACKAGE], capture_output=True, check=False)  # noqa: S603
-    command = folder / "node_modules" / ".bin" / "claude"
-    if done.returncode or not command.exists():
-        skip_loudly(f"NO CLAUDE CODE: npm cannot install it: {done.stderr.decode()[-500:]}")
-    return str(command)
+"""Input tokens after which Claude Code compacts its window before its next request."""
 
 
 @pytest.fixture(scope="module")
@@ -68,46 +48,11 @@ def agent_gateway(agent_upstream, tmp_path_factory) -> Iterator[Gateway]:
         yield running
 
 
-def run(
-    claude: str, url: str, folder: Path, prompt: str, *options: str, model: str = "chat"
-) -> list[dict[str, Any]]:
-    """Run one prompt and return the JSON lines that Claude Code printed."""
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    environment = {
-        "ANTHROPIC_API_KEY": KEY,
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_MODEL": model,
-        "ANTHROPIC_SMALL_FAST_MODEL": model,
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1000",
-        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(WINDOW),
-        "DISABLE_AUTOUPDATER": "1",
-        "HOME": str(home),
-        "PATH": os.environ["PATH"],
-    }
-    command = [claude, "-p", prompt, "--output-format", "stream-json", "--verbose", *options]
-    done = subprocess.run(  # noqa: S603 - the client under test
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout.decode()[-2000:], done.stderr.decode()[-2000:])
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def blocks(lines: list[dict[str, Any]], sender: str) -> list[dict[str, Any]]:
-    return [
-        block
-        for line in lines
-        if line["type"] == sender
-        for block in line["message"]["content"]
-        if isinstance(block, dict)
-    ]
+def run(*arguments: Any, **options: Any) -> claude_code.Run:
+    """Run one prompt, which must succeed."""
+    done = claude_code.run(*arguments, **options)
+    assert done.succeeded, (done.lines[-3:], done.errors)
+    return done
 
 
 def plans(folder: Path) -> list[Plan]:
@@ -118,7 +63,8 @@ def plans(folder: Path) -> list[Plan]:
         return Call(("Bash",), {"command": command, "description": "Run it"})
 
     edit = {"file_path": note, "old_string": "seven", "new_string": "eight"}
-    task = {"description": "Read it", "prompt": "zsub", "subagent_type": "general-purpose"}
+    task = {"description": "Read it", "prompt": "zsub", "subagent_type": "general-purpose",
+            "run_in_background": False}  # fmt: skip
     steps = [
         [bash("cat note.txt")],
         [Call(("Read",), {"file_path": note})],
@@ -142,26 +88,25 @@ def test_claude_code_does_a_whole_task_and_compacts_it(
     agent = ScriptedAgent(plans(tmp_path))
     agent_upstream.choose(agent)
 
-    def prompt(text: str, *options: str) -> list[dict[str, Any]]:
+    def prompt(text: str, *options: str) -> claude_code.Run:
         options = ("--allowedTools", TOOLS, *options)
         return run(claude, agent_gateway.url, tmp_path, text, *options, model=dialect)
 
-    lines = prompt("zwork")
+    done = prompt("zwork")
 
-    calls = [block["name"] for block in blocks(lines, "assistant") if block["type"] == "tool_use"]
+    calls = [block["name"] for block in done.blocks("assistant") if block["type"] == "tool_use"]
     assert calls == ["Bash", "Read", "Edit", "Bash", "Bash", "Agent", "Bash"]
     assert note.read_text() == "the number is eight\n"
-    results = blocks(lines, "assistant")[-1]["text"].split(" | ")
+    results = done.text.split(" | ")
     assert results[0] == "the number is seven"
     assert sorted(results[3:5]) == ["one", "two"]
-    assert results[5].startswith("The note: the number is eight")
-    assert (lines[-1]["subtype"], lines[-1]["is_error"]) == ("success", False)
+    assert "The note: the number is eight" in results[5]
 
     prompt("/compact", "--continue")
     recalled = prompt("zrecall", "--continue")
 
     assert agent.conversations[-2].wants_summary
-    assert "remember the word marigold" in blocks(recalled, "assistant")[-1]["text"]
+    assert "remember the word marigold" in recalled.text
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -183,12 +128,11 @@ def test_claude_code_compacts_by_itself_when_the_window_is_full(
 def test_claude_code_runs_a_tool_of_a_real_engine(engine_gateway, claude, tmp_path):
     (tmp_path / "note.txt").write_text("the note says seven\n")
 
-    lines = run(claude, engine_gateway.url, tmp_path, "zbash", "--allowedTools", "Bash")
+    done = run(claude, engine_gateway.url, tmp_path, "zbash", "--allowedTools", "Bash")
 
-    output = blocks(lines, "assistant")
+    output = done.blocks("assistant")
     (call,) = [block for block in output if block["type"] == "tool_use"]
     assert (call["name"], call["input"]["command"]) == ("Bash", "cat note.txt")
-    (result,) = [block for block in blocks(lines, "user") if block["type"] == "tool_result"]
+    (result,) = [block for block in done.blocks("user") if block["type"] == "tool_result"]
     assert (result["tool_use_id"], result["content"]) == (call["id"], "the note says seven")
     assert output[-1] == {"type": "text", "text": "The tool has answered; I am done."}
-    assert (lines[-1]["subtype"], lines[-1]["is_error"]) == ("success", False)

@@ -26,7 +26,7 @@ class Call:
     """A tool call. The first of ``names`` that the request offers is the tool's name."""
 
     names: tuple[str, ...]
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | str  # a string is sent as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ScriptedAgent:
         text, calls = self._answer(conversation)
         has_summary = any("marigold" in prompt for prompt in conversation.prompts)
         tokens = 1000 if has_summary else self.input_tokens
-        events = (_chat_events if is_chat else _responses_events)(text, calls, tokens)
+        events = (_chat_events if is_chat else responses_events)(text, calls, tokens)
         return stream(b"".join(events))
 
     def _answer(self, conversation: Conversation) -> tuple[str, list[dict[str, str]]]:
@@ -94,7 +94,9 @@ class ScriptedAgent:
             {
                 "id": f"call_{next(NUMBERS):06d}",
                 "name": next((n for n in call.names if n in conversation.tools), call.names[0]),
-                "arguments": json.dumps(call.arguments),
+                "arguments": call.arguments
+                if isinstance(call.arguments, str)
+                else json.dumps(call.arguments),
             }
             for call in plan.steps[conversation.rounds]
         ]
@@ -150,7 +152,7 @@ def _chat_events(text: str, calls: list[dict[str, str]], tokens: int) -> Iterato
     yield b"data: [DONE]\n\n"
 
 
-def _responses_events(text: str, calls: list[dict[str, str]], tokens: int) -> Iterator[bytes]:
+def responses_events(text: str, calls: list[dict[str, str]], tokens: int) -> Iterator[bytes]:
     def event(name: str, **fields: Any) -> bytes:
         body = json.dumps({"type": f"response.{name}", **fields}).encode()
         return b"event: response.%b\ndata: %b\n\n" % (name.encode(), body)

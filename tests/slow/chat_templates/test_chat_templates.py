@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.optional_tools import skip_or_fail
+from tests.translator.all_dialects import answers
+from tests.translator.all_dialects.test_second_turn import second_turn
 from translator import openai_chat
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
@@ -180,6 +182,37 @@ def test_every_template_takes_every_history_after_its_repairs(usable, history):
             assert {text for text in texts if text not in prompt} == set(), name
 
     assert max(counts.values()) <= MAX_REPAIRS
+
+
+def shapes_of_answers() -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return a request after an answer, for each sequence of block types among all answers."""
+    found = {}
+    for answer in (*answers.recorded(), *answers.of_anthropic(), *answers.of_cases()):
+        if not answer.failed:
+            request = second_turn(answer)
+            types = tuple(each["type"] for each in answer.message["content"])
+            found.setdefault(types, request)
+    return found
+
+
+def with_short_ids(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the request with ids of nine characters, as Mistral's templates demand."""
+    text = json.dumps(request)
+    ids = [b["id"] for m in request["messages"] for b in m["content"] if "id" in b]
+    for number, one in enumerate(ids):
+        text = text.replace(json.dumps(one), f'"callaaa{number:02}"')
+    shortened: dict[str, Any] = json.loads(text)
+    return shortened
+
+
+@pytest.mark.timeout(900)
+def test_every_template_takes_each_kind_of_answer_in_the_history(usable):
+    shapes = shapes_of_answers()
+    assert len(shapes) > 5
+    for types, request in shapes.items():
+        body = openai_chat.DIALECT.build_request(with_short_ids(request), TARGET).body
+        for name, template in usable.items():
+            assert repaired(template, body)[1] <= MAX_REPAIRS, (name, types)
 
 
 def test_the_templates_refuse_what_the_repairs_are_for(usable):

@@ -2,16 +2,12 @@
 
 import pytest
 
-from tests.fakes.anthropic_requests import KEYS
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.for_each import for_each
 from tests.translator.openai_responses.request.strict_types import assert_valid
-from translator import openai_chat, openai_responses
 
-from .cases import Cases, expect, pretty
-
-CHAT = Cases("openai_chat", openai_chat.DIALECT, "generic", "qwen3")
-RESPONSES = Cases("openai_responses", openai_responses.DIALECT, "openai", "gpt-5.2", KEYS)
+from .answers import CHAT, RESPONSES
+from .cases import expect, pretty
 
 every_case = for_each(
     ("cases", "case"),
