@@ -15,7 +15,6 @@ sys.path.insert(0, str(DOCS.parent))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bridge_project.settings")
 
 # These imports need the path and the settings from above.
-import corpus_table  # noqa: E402
 import layers  # noqa: E402
 import license_table  # noqa: E402
 import promise_tables  # noqa: E402
@@ -78,7 +77,6 @@ PARTS: dict[str, Callable[[], str | None]] = {
     "settings": settings_table,
     "commands": command_table,
     "metrics": metrics_table,
-    **corpus_table.PARTS,
     **license_table.PARTS,
     **promise_tables.PARTS,
     **translation_tables.PARTS,

@@ -1,8 +1,6 @@
 """The docs describe every setting, command, path, field and event."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 from django.core.management import get_commands, load_command_class
@@ -133,19 +131,6 @@ def test_commands_inside_sentences_exist_with_their_options(repository):
     assert len(mentioned) > 50
     assert {name for name, text in known.items() if not text} == set()
     assert {(name, option) for name, option in mentioned if option not in known[name]} == set()
-
-
-CORPUS = Path(__file__).parents[4] / "shared/corpus/index.json"
-
-
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded traffic is not beside the repository")
-def test_every_recording_has_its_row(repository):
-    recordings = [each["file"] for each in json.loads(CORPUS.read_bytes())["entries"]]
-
-    page = (repository / "docs/reference/corpus.md").read_text(encoding="utf-8")
-
-    assert len(recordings) > 300
-    assert [name for name in recordings if page.count(f"| `{name}` |") != 1] == []
 
 
 @pytest.mark.parametrize("tables", [responses_request, chat_request])
