@@ -77,7 +77,12 @@ def many_objects() -> bytes:
     """Build a PDF with a million objects and without a table of their places."""
     objects = b"".join(b"%d 0 obj[]endobj\n" % number for number in range(3, 1_000_000))
     tree = b"1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[]>>endobj\n"
-    return b"%PDF-1.4\n" + tree + objects + b"trailer<</Size 1000000/Root 1 0 R>>\n%%EOF\n"
+    return (
+        b"%PDF-1.4\n"
+        + tree
+        + objects
+        + b"trailer<</Size 1000000/Root 1 0 R>>\nstartxref\n0\n%%EOF\n"
+    )
 
 
 def slow_text() -> bytes:

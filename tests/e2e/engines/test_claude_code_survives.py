@@ -112,9 +112,10 @@ def refuses_include(body: dict[str, Any]) -> str | None:
 
 
 def refuses_effort(body: dict[str, Any]) -> str | None:
-    if "reasoning" in body or "reasoning_effort" in body:
-        name = "reasoning.effort" if "reasoning" in body else "reasoning_effort"
-        return f"Unsupported parameter: '{name}' is not supported with this model."
+    names = [f"reasoning.{name}" for name in sorted(body.get("reasoning") or {})]
+    names += ["reasoning_effort"] * ("reasoning_effort" in body)
+    if names:
+        return f"Unsupported parameter: '{names[0]}' is not supported with this model."
     return None
 
 
@@ -142,8 +143,8 @@ def test_refusals_of_added_fields_cost_one_repair_each_and_are_remembered(
 
     assert_success(first, "Good morning.")
     assert_success(second, "Good morning.")
-    assert len(set(server.refusals)) == len(rules)
-    assert len(server.refusals) == repairs
+    assert len(server.refusals) == len(set(server.refusals)) == repairs
+    assert repairs >= len(rules)
 
 
 # Kind 2: a picture or a PDF in the history
