@@ -73,7 +73,7 @@ def result_row(result: Result) -> dict[str, Any]:
     row = result.exchange
     return {
         "request_id": row.pk,
-        "created_at": rfc3339(row.created),
+        "created_at": rfc3339(row.created, "milliseconds"),
         **caller_references(row.team, row.key_id, row.key_name, row.user),
         "session_id": row.session_id or None,
         "model_requested": row.model_requested,

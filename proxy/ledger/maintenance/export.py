@@ -1,20 +1,15 @@
-"""Export ledger rows in the format of the "Request row" of the reports API, plus ``outcome``.
+"""One ledger row as JSON: the "Request row" of the reports API and of exports.
 
-Money is a decimal string of dollars, times are ISO 8601 in UTC, unknown values are null, never
+Money is a decimal string of dollars, times are RFC 3339 in UTC, unknown values are null, never
 zero.
 """
 
-import csv
-import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
-import msgspec
 from django.db.models import QuerySet
 
-from proxy.ledger.transcripts.visible_text import escape_invisible_json, show_invisible
 from proxy.ledger.usage.pricing import Cost, cost_of, failed_attempts_cost
 from proxy.models import Exchange, State
 from proxy.money import usd
@@ -23,7 +18,6 @@ from proxy.times import rfc3339
 from .reprice import usage_of
 
 CLAUDE_CODE: Final = re.compile(r"claude-cli/\S* \(external, ([\w-]+)")
-FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would evaluate the cell
 # An empty text is exported as null.
 TEXT_COLUMNS: Final = (
     "agent_id",
@@ -40,7 +34,6 @@ TEXT_COLUMNS: Final = (
     "speed",
     "inference_geo",
     "traceparent",
-    "previous_id",
     "preview",
     "prompt",
 )
@@ -54,11 +47,6 @@ OTHER_COLUMNS: Final = (
     "output_tokens",
     "reasoning_tokens",
     "iterations",
-    "input_source",
-    "output_source",
-    "cache_read_source",
-    "cache_write_source",
-    "reasoning_source",
     "ttft_ms",
     "total_ms",
     "upstream_ms",
@@ -74,7 +62,6 @@ OTHER_COLUMNS: Final = (
     "new_from",
     "tags",
     "ip",
-    "user_agent",
     "notes",
     "unknown_events",
     "upstream_status",
@@ -82,19 +69,22 @@ OTHER_COLUMNS: Final = (
     "state",
 )
 
+TOKEN_SOURCES: Final = ("input", "output", "cache_read", "cache_write", "reasoning")
+
 
 def request_row(row: Exchange) -> dict[str, Any]:
-    """Return the exported fields of one ledger row."""
+    """Return every recorded field of a request; also the first and last words of its prompt."""
     price = row.price or {}
     cost = cost_of(usage_of(row), row.price)
     return {
         "id": row.pk,
-        "created_at": rfc3339(row.created),
-        "finished_at": rfc3339(row.finished),
+        "created_at": rfc3339(row.created, "milliseconds"),
+        "finished_at": rfc3339(row.finished, "milliseconds"),
         "outcome": row.outcome or None,
         **caller_references(row.team, row.key_id, row.key_name, row.user),
         "client": {"name": row.client_name or None, "version": row.client_version or None}
-        | {"app": row.tags.get("app") or _app(row.user_agent)},
+        | {"app": row.tags.get("app") or _app(row.user_agent)}
+        | {"user_agent": row.user_agent or None},
         "upstream": {"id": row.upstream or None, "dialect": row.dialect or None},
         # str(): msgspec cannot encode the decrypted texts, which are of a subclass.
         **{name: str(getattr(row, name)) or None for name in TEXT_COLUMNS},
@@ -106,13 +96,16 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "cache_read_input_tokens": row.cache_read_tokens,
         "web_search_requests": row.web_searches,
         "usage_source": usage_source(row),
+        "token_sources": {name: getattr(row, f"{name}_source") for name in TOKEN_SOURCES},
         "cost_usd": usd(row.cost_nanousd),
         "cost_parts": _parts(row, cost),
         "price_version": f"{price.get('model')}@{price.get('since')}" if price else None,
+        "price": row.price,
         "priced": row.cost_nanousd is not None,
         "output_tps": _tokens_per_second(row),
         "aborted_by_client": row.outcome == "client_gone",
         "redacted": False,
+        "previous_request_id": row.previous_id or None,
     }
 
 
@@ -202,63 +195,3 @@ def rows_between(
     if until:
         rows = rows.filter(created__lt=until)
     return rows if with_open else rows.filter(state=State.CLOSED)
-
-
-def ndjson(rows: Iterable[Exchange]) -> Iterator[str]:
-    """Yield one line of JSON for each row."""
-    for row in rows:
-        yield escape_invisible_json(msgspec.json.encode(request_row(row)).decode()) + "\n"
-
-
-def as_csv(rows: Iterable[Exchange]) -> Iterator[str]:
-    """Yield the lines of a CSV file, first the column names.
-
-    Nested fields are columns with names such as ``key.id``; other lists and objects are JSON.
-    """
-    columns: list[str] | None = None
-    for row in rows:
-        flat = flattened(request_row(row))
-        if columns is None:
-            columns = list(flat)
-            yield _line(columns)
-        yield _line([flat[name] for name in columns])
-    if columns is None:
-        yield _line(list(flattened(request_row(Exchange(created=datetime.now(UTC))))))
-
-
-NESTED: Final = {
-    "key": ("id", "name"),
-    "user": ("id", "email"),
-    "team": ("id", "name"),
-    "client": ("name", "version", "app"),
-    "upstream": ("id", "dialect"),
-    "error": ("type", "message", "code", "source"),
-}
-
-
-def flattened(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``request_row`` as CSV columns."""
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name in NESTED:
-            flat |= {f"{name}.{key}": (value or {}).get(key) for key in NESTED[name]}
-        elif isinstance(value, dict | list):
-            flat[name] = msgspec.json.encode(value).decode()
-        else:
-            flat[name] = value
-    return flat
-
-
-def _line(cells: list[Any]) -> str:
-    out = io.StringIO()
-    csv.writer(out).writerow([safe_cell(cell) for cell in cells])
-    return out.getvalue()
-
-
-def safe_cell(cell: Any) -> Any:
-    """Return the cell; a text that a spreadsheet would run as a formula gets an apostrophe."""
-    if not isinstance(cell, str):
-        return cell
-    is_formula = cell.lstrip(" \n\x00\ufeff").startswith(FORMULA_STARTS)
-    text = show_invisible(cell)
-    return f"'{text}" if is_formula else text

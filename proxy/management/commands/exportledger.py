@@ -2,25 +2,20 @@
 
 import sys
 from argparse import FileType
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
 from proxy.ledger.archive.reading import iterate_both, read_both, within
-from proxy.ledger.maintenance.export import as_csv, ndjson, rows_between
+from proxy.ledger.maintenance.export import rows_between
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import progress
-from proxy.models import Exchange
 from proxy.permissions.readings import record_export
-
-FORMATS: Final[Mapping[str, Callable[[Iterable[Exchange]], Iterator[str]]]] = {
-    "ndjson": ndjson,
-    "csv": as_csv,
-}
+from proxy.reports.core.rendering import LINE_FORMATS, column_names
+from proxy.reports.requests.serializers import LedgerRow, ledger_row
 
 
 class Command(BridgeCommand):
@@ -35,7 +30,7 @@ class Command(BridgeCommand):
         )
         parser.add_argument("--until", type=parse_datetime, help="only requests before this time")
         parser.add_argument(
-            "--format", choices=sorted(FORMATS), default="ndjson", help="default: ndjson"
+            "--format", choices=sorted(LINE_FORMATS), default="ndjson", help="default: ndjson"
         )
         parser.add_argument(
             "--open", action="store_true", help="also write requests that are still running"
@@ -56,7 +51,8 @@ class Command(BridgeCommand):
             shows_total = sys.stderr.isatty()
             total = sum(read_both(rows, QuerySet.count, months)) if shows_total else None
             task = bar.add_task("exporting", total=total)
-            for line in FORMATS[options["format"]](iterate_both(rows, months, attrgetter("pk"))):
+            found = map(ledger_row, iterate_both(rows, months, attrgetter("pk")))
+            for line in LINE_FORMATS[options["format"]][0](found, column_names(LedgerRow())):
                 out.write(line, ending="") if out is self.stdout else out.write(line)
                 bar.advance(task)
         out.flush()

@@ -111,17 +111,29 @@ class RequestRow(serializers.Serializer[Any]):
     previous_request_id = serializers.CharField(allow_null=True)
 
 
-SOURCES = tuple(TokenSources().fields)
+class LedgerRow(RequestRow):
+    """A line of ``exportledger``: the operator also gets what a list does not show."""
+
+    attempt_details = serializers.JSONField(help_text="Each call of an upstream.")
+    detail = serializers.CharField(allow_null=True)
+    upstream_status = serializers.IntegerField(allow_null=True)
+    unknown_events = serializers.JSONField()
+    new_from = serializers.IntegerField(allow_null=True)
+    preview = serializers.CharField(allow_null=True)
+    prompt = serializers.CharField(allow_null=True)
+
+
 ORDER = tuple(RequestRow().fields)
+LEDGER_ORDER = tuple(LedgerRow().fields)
 
 
 def request_row(row: Exchange) -> Row:
     """Return the exchange as JSON, with the fields of RequestRow in their order."""
     values = export.request_row(row)
-    values["client"]["user_agent"] = row.user_agent or None
-    values |= {
-        "token_sources": {name: getattr(row, f"{name}_source") for name in SOURCES},
-        "price": row.price,
-        "previous_request_id": row.previous_id or None,
-    }
     return {name: values[name] for name in ORDER}
+
+
+def ledger_row(row: Exchange) -> Row:
+    """Return the exchange with the fields of LedgerRow in their order."""
+    values = export.request_row(row)
+    return {name: values[name] for name in LEDGER_ORDER}

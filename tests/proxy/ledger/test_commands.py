@@ -137,7 +137,7 @@ def test_export_has_every_field_of_the_request_row(ledger) -> None:
     assert lines[0]["outcome"] == "completed"
     assert lines[0]["cost_usd"] == "0.00557"
     assert lines[0]["user"] == {"id": "ada@example.com", "email": "ada@example.com"}
-    assert lines[0]["created_at"] == "2026-11-21T12:00:01Z"
+    assert lines[0]["created_at"] == "2026-11-21T12:00:01.000Z"
     assert lines[1]["cost_usd"] is None
     assert lines[1]["usage_source"] == "none"
     assert lines[1]["aborted_by_client"] is True
@@ -169,7 +169,7 @@ def test_csv_has_one_header_and_no_formula(ledger) -> None:
 
     assert [row["id"] for row in rows] == [exchange_id(1), exchange_id(2)]
     assert rows[0]["key.name"] == "ada-laptop"
-    assert rows[1]["user_agent"] == "'=cmd()"
+    assert rows[1]["client.user_agent"] == "'=cmd()"
     assert rows[1]["cost_usd"] == ""
 
 
