@@ -1,5 +1,6 @@
 """verifyledger finds what an attacker with full write access to the database, without the key, did."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,8 @@ from proxy.models import (
     Transcript,
     UsageByCallerDay,
     UsageDay,
+    Webhook,
+    WebhookEvent,
 )
 from proxy.models.audit import Action
 from tests.proxy.ledger.amending import FOR_PRICES, FOR_PURGE, set_cost
@@ -186,3 +189,17 @@ def test_an_amendment_changes_its_own_columns_of_an_unchanged_row_only(heads: Pa
 
     assert set_cost(exchange_id(1), 1) == []
     assert f"row: {exchange_id(1)}" in findings()
+
+
+def test_a_published_head_is_an_event_that_verifies_as_a_line_of_the_file(
+    heads: Path, tmp_path: Path
+) -> None:
+    Webhook.objects.create(name="heads", url="https://hooks.example.com", events=["ledger.head"])
+    post(11)
+    head = published_heads.publish(heads)
+    copy = tmp_path / "copy"
+    copy.write_text(json.dumps(json.loads(WebhookEvent.objects.get().body)["data"]))
+
+    assert published_heads.publish(heads) is None
+    assert published_heads.published(copy) == [head]
+    assert findings(copy) == set()
