@@ -34,6 +34,10 @@ class StoreUnavailable(Exception):
     """The file or server of a shared store cannot be reached, or does not answer in time."""
 
 
+class StoreReplaced(StoreUnavailable):
+    """A new file has replaced the damaged file of a store; nothing was changed in either."""
+
+
 @contextmanager
 def redis_errors_as_unavailable() -> Iterator[None]:
     """Convert any Redis error in the ``with`` block to StoreUnavailable."""

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from proxy.encryption.bodies import MissingBodyKey, decrypt_text, encrypt_text
 
 from .budget_store import redis_errors_as_unavailable
-from .shared_file import SharedFile
+from .shared_file import SharedFile, again_on_a_new_file
 
 ENTRY_LIFETIME_S: Final = 86_400
 NAME_LIFETIME_S: Final = 7 * ENTRY_LIFETIME_S
@@ -117,6 +117,7 @@ class SqliteCalls:
         self._max_file_bytes = max_file_bytes
         self._expiry_due = 0.0  # Unix seconds
 
+    @again_on_a_new_file
     def save(self, origin: str, session: str, calls: Mapping[str, str]) -> bool:
         now = self._clock()
         names = {"origin": origin, "session": session}
@@ -135,6 +136,7 @@ class SqliteCalls:
             connection.execute(DROP_NAMES, names | limits)
         return has_space
 
+    @again_on_a_new_file
     def load(self, origin: str, session: str) -> Entries:
         if not self._path.exists():
             return {}
@@ -145,6 +147,7 @@ class SqliteCalls:
             )
             return dict(rows.fetchall())
 
+    @again_on_a_new_file
     def has_origin(self, origin: str) -> bool:
         if not self._path.exists():
             return False

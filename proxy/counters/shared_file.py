@@ -5,16 +5,20 @@ Its content can be lost: counters come back from the ledger, limits fill within 
 
 import contextlib
 import fcntl
+import functools
 import logging
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
-from .budget_store import StoreUnavailable
+from .budget_store import StoreReplaced, StoreUnavailable
 
 log = logging.getLogger("proxy.counters")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RETRY_S: Final = 0.005
 DAMAGED: Final = ".damaged"
@@ -59,6 +63,19 @@ def open_shared_file(path: Path, schema: str, *, busy_s: float) -> sqlite3.Conne
             return connection
 
 
+def again_on_a_new_file(method: Callable[P, T]) -> Callable[P, T]:
+    """Let a method that is one transaction run once more if the file was replaced in it."""
+
+    @functools.wraps(method)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except StoreReplaced:
+            return method(*args, **kwargs)
+
+    return run
+
+
 class SharedFile:
     """The connection of one process to a shared file. The caller prevents concurrent use."""
 
@@ -74,7 +91,7 @@ class SharedFile:
         """Run the block in a transaction. Raises StoreUnavailable.
 
         A damaged file is replaced by a new one before the block, as far as a first read shows the
-        damage, else after it.
+        damage, else after it: then it raises StoreReplaced (see ``again_on_a_new_file``).
         """
         try:
             try:
@@ -94,9 +111,9 @@ class SharedFile:
         except (sqlite3.Error, OSError) as exc:
             if getattr(exc, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
                 FAULTS[self.path.name] = str(exc)
-            if isinstance(exc, sqlite3.Error):
-                with contextlib.suppress(OSError):
-                    self.replace_damaged(exc)
+            with contextlib.suppress(OSError):
+                if isinstance(exc, sqlite3.Error) and self.replace_damaged(exc):
+                    raise StoreReplaced(str(exc)) from exc
             raise StoreUnavailable(str(exc)) from exc
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from .budget_store import StoreUnavailable, redis_errors_as_unavailable
-from .shared_file import SharedFile
+from .shared_file import SharedFile, again_on_a_new_file
 
 Texts = list[str | None]
 Change = Callable[[Texts], Sequence[str]]
@@ -62,6 +62,7 @@ class SqliteStates:
         self._file = SharedFile(path, SCHEMA, busy_s=busy_s)
         self._lock = threading.Lock()
 
+    @again_on_a_new_file
     def update(
         self, names: Sequence[str], change: Change, *, busy_s: float | None = None
     ) -> Sequence[str]:
@@ -73,6 +74,7 @@ class SqliteStates:
             )
             return new
 
+    @again_on_a_new_file
     def read(self, names: Sequence[str]) -> Texts:
         with self._lock, self._file.transaction("BEGIN") as connection:
             return [self._read(connection, name) for name in names]

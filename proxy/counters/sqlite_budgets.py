@@ -21,7 +21,7 @@ from .budget_store import (
     Standing,
     UsedChange,
 )
-from .shared_file import SharedFile
+from .shared_file import SharedFile, again_on_a_new_file
 
 BUSY_S: Final = 5.0
 SCHEMA: Final = """
@@ -75,6 +75,7 @@ class SqliteBudgets:
         self._lease_s = lease_s
         self._lock = threading.Lock()
 
+    @again_on_a_new_file
     def reserve(
         self, request_id: str, holder: str, amount: int, limits: Sequence[BudgetLimit]
     ) -> ReservationResult:
@@ -102,6 +103,7 @@ class SqliteBudgets:
                 connection.execute(ADD_TO_LEASE, (counter, holder, amount, now + self._lease_s))
             return ReservationResult()
 
+    @again_on_a_new_file
     def settle(
         self, request_id: str, counters: Collection[str], cost: int
     ) -> dict[str, UsedChange]:
@@ -117,11 +119,13 @@ class SqliteBudgets:
                     changes[counter] = UsedChange(before, _used(connection, counter) or 0)
         return changes
 
+    @again_on_a_new_file
     def release(self, request_id: str, counters: Collection[str]) -> None:
         with self._change() as connection:
             for counter in counters:
                 _remove(connection, counter, request_id)
 
+    @again_on_a_new_file
     def apply_posted(self, counter: str, costs: Mapping[str, int]) -> AppliedCosts:
         missing = set()
         with self._change() as connection:
@@ -136,6 +140,7 @@ class SqliteBudgets:
             used = UsedChange(before, _used(connection, counter) or 0)
         return AppliedCosts(frozenset(missing), used)
 
+    @again_on_a_new_file
     def mark_posted(self, counter: str, request_ids: Collection[str]) -> None:
         with self._change() as connection:
             for request_id in request_ids:
@@ -143,6 +148,7 @@ class SqliteBudgets:
                 if removed is not None:
                     _add(connection, counter, spent=removed.amount)
 
+    @again_on_a_new_file
     def publish(self, counter: str, spent: int) -> Standing:
         now = self._clock()
         with self._change() as connection:
@@ -173,12 +179,14 @@ class SqliteBudgets:
     def standing(self, counter: str) -> Standing | None:
         return self.standings([counter]).get(counter)
 
+    @again_on_a_new_file
     def standings(self, counters: Collection[str]) -> dict[str, Standing]:
         now = self._clock()
         with self._change(READ) as connection:
             found = {counter: _standing(connection, counter, now) for counter in counters}
         return {counter: standing for counter, standing in found.items() if standing is not None}
 
+    @again_on_a_new_file
     def renew(self, holder: str, counters: Collection[str]) -> None:
         until = self._clock() + self._lease_s
         with self._change() as connection:
@@ -187,6 +195,7 @@ class SqliteBudgets:
                 [(until, counter, holder) for counter in counters],
             )
 
+    @again_on_a_new_file
     def forget(self, counters: Collection[str]) -> None:
         rows = [(counter,) for counter in counters]
         with self._change() as connection:

@@ -9,6 +9,9 @@ from django.contrib.auth import get_user_model
 from django.db import models, transaction
 from django.utils.timezone import now
 
+from proxy.ledger.database.bulk_sql import slices
+from proxy.ledger.posting.audit_links import Cause, link_again
+from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.models import (
     ApiKey,
     AuditEntry,
@@ -53,7 +56,7 @@ def is_last_superuser(person: Person) -> bool:
 
 
 @transaction.atomic
-def erase(person: Person) -> int:
+def erase(person: Person, cause: Cause) -> int:
     """Delete the account and replace the person's names; return how many audit entries changed.
 
     It is one transaction: until it ends, a run that was interrupted finds the account and the keys.
@@ -76,7 +79,7 @@ def erase(person: Person) -> int:
     for user in _users().filter(pk=person.user_id):
         user.delete()
     Revision.bump()
-    changed = _replace_in_audit_log(person)
+    changed = _replace_in_audit_log(person, cause)
     _replace_in_events(person)
     for table, columns in TEXTS:
         for row in table._default_manager.iterator():  # noqa: SLF001 - documented by Django
@@ -124,14 +127,18 @@ AUDIT_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def _replace_in_audit_log(person: Person) -> int:
+def _replace_in_audit_log(person: Person, cause: Cause) -> int:
     """Keep the entries, which show what was done, with the pseudonym in place of the name."""
-    count = 0
-    for entry, changed in audit_entries(person):
-        values = {name: _fitting(entry, name) for name in changed}
-        AuditEntry.objects.filter(pk=entry.pk).update(**values)
-        count += 1
-    return count
+    with transaction.atomic():
+        head = lock_ledger()
+        ids = []
+        for entry, changed in audit_entries(person):
+            values = {name: _fitting(entry, name) for name in changed}
+            AuditEntry.objects.filter(pk=entry.pk).update(**values)
+            ids.append(entry.pk)
+        for some in slices(ids):
+            link_again(head, AuditEntry.objects.filter(pk__in=some), cause.link(head))
+    return len(ids)
 
 
 def _replace_in_events(person: Person) -> None:

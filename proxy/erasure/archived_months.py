@@ -16,8 +16,8 @@ from proxy.ledger.archive.duckdb_backend import ArchivedFile
 from proxy.ledger.archive.files import ArchiveError
 from proxy.ledger.archive.reading import ARCHIVE, reading
 from proxy.ledger.posting import hash_chain
+from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.exchange_columns import set_columns
-from proxy.ledger.posting.hash_chain import digest_of
 from proxy.models import ArchivedMonth, ArchiveState, Exchange, HashChainLink, LinkKind
 
 from .person import Person
@@ -36,7 +36,7 @@ def count_rows(month: ArchivedMonth, person: Person) -> int:
         return rows.filter(created__lte=person.until).count()
 
 
-def erase_month(month: ArchivedMonth, person: Person, folder: Path) -> Iterator[int]:
+def erase_month(month: ArchivedMonth, person: Person, folder: Path, cause: Cause) -> Iterator[int]:
     """Write the month's file without the person's data; yield numbers of rows as the progress.
 
     ``folder``: an empty folder for incomplete files. Raises ArchiveError if a file is damaged.
@@ -46,7 +46,7 @@ def erase_month(month: ArchivedMonth, person: Person, folder: Path) -> Iterator[
     path = folder / month.file_of(month.version + 1)
     yield from parquet.write(_changed_rows(month, person), path)
     files.put(month.location, path)
-    yield from adopt(month, month.version + 1, {person.pseudonym})
+    yield from adopt(month, month.version + 1, {person.pseudonym}, cause)
 
 
 def _changed_rows(month: ArchivedMonth, person: Person) -> Iterator[Exchange]:
@@ -57,7 +57,7 @@ def _changed_rows(month: ArchivedMonth, person: Person) -> Iterator[Exchange]:
             yield row
 
 
-def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str]) -> Iterator[int]:
+def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str], cause: Cause) -> Iterator[int]:
     """Let the month's row name the file of a version; yield numbers of rows as the progress.
 
     The file has the rows of the month, but rows of these pseudonyms may differ from their links of
@@ -88,9 +88,10 @@ def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str]) -> Iterator[
             for at in range(0, len(changed), BATCH):
                 ids = changed[at : at + BATCH]
                 some = Exchange.objects.using(ARCHIVE).filter(pk__in=ids).order_by("pk")
-                hash_chain.append_links(
-                    head, [(row, None) for row in some], datetime.now(UTC), LinkKind.ERASED
-                )
+                # Without the digests before the change: a killed run may have deleted that file.
+                notes = dict.fromkeys(ids, hash_chain.note_of(cause.link(head)))
+                links = [(row, None) for row in some]
+                hash_chain.append_links(head, links, datetime.now(UTC), LinkKind.ERASED, notes)
             month.version, month.sha256 = version, sha256
             month.file_bytes = Path(file.path).stat().st_size
             month.head_sequence, month.head_digest = head.sequence, bytes(head.digest)
@@ -100,15 +101,10 @@ def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str]) -> Iterator[
 
 def _differing(rows: list[Exchange], pseudonyms: set[str]) -> list[str]:
     """Return the ids of the rows that differ from their newest link."""
-    links = HashChainLink.objects.filter(exchange_id__in=[row.pk for row in rows])
-    newest = dict(links.order_by("sequence").values_list("exchange_id", "row_digest"))
-    found = []
-    for row in rows:
-        if bytes(newest.get(row.pk, b"")) != digest_of(row):
-            if row.user not in pseudonyms:
-                raise ArchiveError(f"{row.pk} differs from its link of the hash chain")
-            found.append(row.pk)
-    return found
+    found = hash_chain.differing(rows)
+    if others := [row.pk for row in found if row.user not in pseudonyms]:
+        raise ArchiveError(f"{others[0]} differs from its link of the hash chain")
+    return [row.pk for row in found]
 
 
 def remove_old_files() -> None:
@@ -133,7 +129,7 @@ def write_stale_again(folder: Path) -> Iterator[int]:
         yield from outbox.archive(month.month, month.location, folder)
 
 
-def adopt_newer_versions(pseudonyms: set[str]) -> Iterator[int]:
+def adopt_newer_versions(pseudonyms: set[str], cause: Cause) -> Iterator[int]:
     """After the restore of a backup, name the files from which users have been erased since."""
     for month in removed_months():
         if files.stored_sha256(month.location, month.file) == month.sha256:
@@ -142,7 +138,7 @@ def adopt_newer_versions(pseudonyms: set[str]) -> Iterator[int]:
         while files.stored_sha256(month.location, month.file_of(version + 1)):
             version += 1
         if files.stored_sha256(month.location, month.file_of(version)):
-            yield from adopt(month, version, pseudonyms)
+            yield from adopt(month, version, pseudonyms, cause)
 
 
 def _file(month: ArchivedMonth) -> ArchivedFile:

@@ -15,6 +15,7 @@ from proxy.ledger.archive import outbox
 from proxy.ledger.maintenance import retention
 from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
 from proxy.ledger.posting import journal_posting
+from proxy.ledger.posting.audit_links import Cause
 
 from . import account, archived_months, erased_users, journals, local_files, requests
 from .person import MARK, Person
@@ -79,6 +80,7 @@ def erase(
     in it are closed. ``batch``: how many requests one transaction changes. ``posted_within_s``: see
     ``POSTED_WITHIN_S``. Raises StillRunning, ArchiveError or ConfigError; run it again then.
     """
+    cause = Cause(Action.ERASE, "erases the requests of a user", person.pseudonym)
     with outbox.work_folder() as folder:
         erased_users.add(person)
         account.revoke_keys(person)
@@ -89,10 +91,10 @@ def erase(
         done = Erasure(person.pseudonym, int(person.user_id is not None), len(person.keys))
         done.transcripts = requests.transcripts_of(person).count()
         local_files.erase_calls(_sessions_of(person))
-        for rows in requests.erase_rows(person, batch):
+        for rows in requests.erase_rows(person, cause, batch):
             done.requests += rows
             advance("requests", rows)
-        done.archived_requests = _erase_archived(person, folder, advance)
+        done.archived_requests = _erase_archived(person, folder, cause, advance)
         requests.rename_sums(person)
         for parts in retention.prune_parts(datetime.now(UTC)):
             advance("unused parts", parts)
@@ -103,7 +105,7 @@ def erase(
         retention.remove_response_files()
         local_files.erase_live_rows()
         local_files.expire_exports()
-        done.audit_entries = account.erase(person)
+        done.audit_entries = account.erase(person, cause)
         local_files.write_configuration_again()
         if any(done.counts.values()):
             counts = ", ".join(f"{name}: {n}" for name, n in done.counts.items())
@@ -136,14 +138,14 @@ def _sessions_of(person: Person) -> set[tuple[int | None, str]]:
     return set(rows.values_list("key_id", "session_id").distinct())
 
 
-def _erase_archived(person: Person, folder: Path, advance: Advance) -> int:
+def _erase_archived(person: Person, folder: Path, cause: Cause, advance: Advance) -> int:
     count = 0
     pseudonyms = {person.pseudonym, *_earlier_pseudonyms()}
-    for rows in archived_months.adopt_newer_versions(pseudonyms):
+    for rows in archived_months.adopt_newer_versions(pseudonyms, cause):
         advance("archived months", rows)
     for month in archived_months.removed_months():
         if own := archived_months.count_rows(month, person):
-            for rows in archived_months.erase_month(month, person, folder):
+            for rows in archived_months.erase_month(month, person, folder, cause):
                 advance("archived months", rows)
             count += own
     for rows in archived_months.write_stale_again(folder):

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from proxy.ledger.archive.reading import read_both, with_ids
+from proxy.ledger.database.bulk_sql import slices
 from proxy.ledger.journal import segments
 from proxy.ledger.journal.records import OPEN, OpenRecord, decode
 from proxy.ledger.journal.segments import HEADER, Damage, Frame
 from proxy.models import Exchange, State
 
 from .person import Person
-from .requests import slices
 
 
 @dataclass(slots=True)

@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import Model, QuerySet
 
 from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.archive import outbox
-from proxy.ledger.database.bulk_sql import MAX_KEYS, write
+from proxy.ledger.database.bulk_sql import slices, write
 from proxy.ledger.maintenance.retention import FIRST
 from proxy.ledger.posting import hash_chain, outcomes, rollups, stop_reasons
+from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.exchange_columns import set_columns
+from proxy.ledger.posting.row_digests import changed_groups
 from proxy.ledger.search import indexer
 from proxy.ledger.transcripts.part_codec import decode_manifest
 from proxy.ledger.transcripts.storage import part_ids_in
@@ -32,8 +34,6 @@ from proxy.models import (
 )
 
 from .person import Person
-
-Key = TypeVar("Key")
 
 BATCH: Final = 200
 SUMS_BY_USER: Final = tuple(
@@ -62,7 +62,7 @@ def finish_removals() -> None:
             pass
 
 
-def erase_rows(person: Person, batch: int = BATCH) -> Iterator[int]:
+def erase_rows(person: Person, cause: Cause, batch: int = BATCH) -> Iterator[int]:
     """Delete the transcripts and change the rows of closed requests; yield the size of each batch.
 
     Each batch is one transaction, so a kill leaves whole requests.
@@ -78,14 +78,16 @@ def erase_rows(person: Person, batch: int = BATCH) -> Iterator[int]:
             rows = list(Exchange.objects.filter(pk__in=ids, state=State.CLOSED).order_by("pk"))
             # A new link would hide that a row differs from its link; its names are erased anyway.
             tampered = {row.pk for row in rows if not hash_chain.is_unchanged(row)}
+            entry, notes = cause.link(head), {}
             for row in rows:
+                notes[row.pk] = hash_chain.note_of(entry, changed_groups(row, LinkKind.ERASED))
                 values = person.columns(row)
                 set_columns(row, values)
                 row.save(update_fields=list(values))
             _delete_transcripts(ids)
             sealed = [row for row in rows if row.pk not in tampered]
             hash_chain.append_links(
-                head, [(row, None) for row in sealed], datetime.now(UTC), LinkKind.ERASED
+                head, [(row, None) for row in sealed], datetime.now(UTC), LinkKind.ERASED, notes
             )
         last = ids[-1]
         yield len(ids)
@@ -177,8 +179,3 @@ def _move_outcomes(keys: dict[bytes, bytes]) -> None:
 
 def _values_of(row: Model) -> dict[str, Any]:
     return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}  # noqa: SLF001 - documented by Django
-
-
-def slices(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
-    """Yield the keys in parts that fit into one SQL query."""
-    return (values[at : at + MAX_KEYS] for at in range(0, len(values), MAX_KEYS))

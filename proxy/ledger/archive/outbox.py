@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from django.db.models import Count, Min, QuerySet, Sum
 
 from proxy.conf import conf
-from proxy.ledger.posting.hash_chain import digest_of, lock_ledger
+from proxy.ledger.posting.hash_chain import differing, lock_ledger
 from proxy.models import (
     ArchivedMonth,
     ArchiveState,
@@ -168,11 +168,9 @@ class _Totals:
 
     def _add(self, batch: list[Exchange]) -> int:
         ids = [row.pk for row in batch]
-        links = HashChainLink.objects.filter(exchange_id__in=ids).order_by("sequence")
-        newest = dict(links.values_list("exchange_id", "row_digest"))
+        if changed := differing(batch):
+            raise ArchiveError(f"{changed[0].pk} differs from its link of the hash chain")
         for row in batch:
-            if bytes(newest.get(row.pk, b"")) != digest_of(row):
-                raise ArchiveError(f"{row.pk} differs from its link of the hash chain")
             self.cost_nanousd += row.cost_nanousd or 0
         if ids:
             self.first_id = self.first_id or ids[0]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from django.db import connection, models
@@ -19,6 +19,7 @@ from proxy.encryption.bodies import stored_text
 from proxy.models.encrypted_text import BodyTextField
 
 Adapt = Callable[[Any], Any]
+Key = TypeVar("Key")
 
 MAX_KEYS: Final = 512  # the maximum in one SQL query; old versions of SQLite allow 999 variables
 ABSENT: Final[Mapping[type, Sequence[Any]]] = {
@@ -98,6 +99,11 @@ def _columns(table: type[models.Model]) -> list[tuple[str, type | None]]:
         for field in fields
         if not isinstance(field, models.AutoField)
     ]
+
+
+def slices(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    """Yield the keys in parts that fit into one SQL query."""
+    return (values[at : at + MAX_KEYS] for at in range(0, len(values), MAX_KEYS))
 
 
 def padded_keys(keys: Sequence[Any]) -> list[Any]:

@@ -84,6 +84,7 @@ class JournalReader:
         # Requests unfinished at the loaded watermark; True: the open record is in the database
         self._carried: dict[str, bool] = {}
         self._from = (0, 0)  # segment and offset of the loaded watermark
+        self._removed_until = 0.0  # when the removed segments were last written (Unix seconds)
         if not from_start:
             self._load_watermark()
         self.unread = self._count_unread()  # number of records of earlier processes to read
@@ -315,6 +316,7 @@ class JournalReader:
                 "records": records,
                 "oldest": oldest,
                 "set_aside": set_aside,
+                "removed_until": self._removed_until,
             }
         )
         if content == self._saved and not durably:
@@ -336,6 +338,7 @@ class JournalReader:
         self._from = (mark["segment"], mark["offset"])
         self._carried = mark["unfinished"]
         self._segment, self._offset = mark["first_segment"], 0
+        self._removed_until = mark.get("removed_until", 0.0)
 
     def _first_needed(self) -> int:
         firsts = (one.positions[0] >> 32 for one in self.unfinished.values())
@@ -358,6 +361,8 @@ class JournalReader:
             removable.append(number)
             total -= stat.st_size
         if removable:
+            written = (sizes[number].st_mtime for number in removable)
+            self._removed_until = max(self._removed_until, *written)
             self.save_watermark(durably=True)
         for number in removable:
             segments.path_of(self.directory, number).unlink(missing_ok=True)
@@ -367,11 +372,14 @@ class JournalReader:
     def kept_since(self) -> float | None:
         """Return the time from which all records are kept (Unix seconds); 0: none was removed.
 
-        None: there are no records. It is the time of the first record of the oldest segment.
+        None: there are no records. It is the time of the last record that was removed, or, if an
+        older version removed it, of the first one that is left.
         """
         numbers = self.segment_numbers()
         if not numbers or numbers[0] == 1:
             return 0.0 if numbers else None
+        if until := (read_watermark(self.directory) or {}).get("removed_until"):
+            return float(until)
         end = self._open(numbers[0])
         frames = segments.read_frames(self._files[numbers[0]], HEADER.size, end)
         first = next((frame.at for frame in frames if isinstance(frame, Frame)), None)

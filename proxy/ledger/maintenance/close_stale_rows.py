@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from proxy.audit_log import Action
 from proxy.ledger.journal.records import CloseRecord
+from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.exchange_columns import columns_from_close
 from proxy.ledger.posting.journal_posting import Advance, adopt, no_progress
 from proxy.ledger.usage.pricing import PriceList
@@ -34,6 +36,7 @@ def close_stale_rows(
     waiting = Exchange.objects.filter(state=State.OPEN, created__lt=older_than)
     ids = list(waiting.order_by("pk").values_list("pk", flat=True))
     prices = PriceList.load()
+    cause = Cause(Action.RUN, f"closes {len(ids)} requests that no running process will close")
 
     def change(row: Exchange) -> Mapping[str, Any] | None:
         if row.state != State.OPEN:
@@ -43,7 +46,7 @@ def close_stale_rows(
     closed = 0
     for at in range(0, len(ids), MAX_ROWS):
         part = ids[at : at + MAX_ROWS]
-        closed += len(amend(part, change, LinkKind.SETTLED, now))
+        closed += len(amend(part, change, LinkKind.SETTLED, cause, now))
         advance(len(part))
     return journals, closed
 

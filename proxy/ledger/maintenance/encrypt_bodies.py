@@ -13,6 +13,7 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.db.models.functions import Substr
 
+from proxy.audit_log import Action
 from proxy.encryption.bodies import (
     HEAD_LENGTH,
     MissingBodyKey,
@@ -23,6 +24,7 @@ from proxy.encryption.bodies import (
     stored_text,
 )
 from proxy.ledger.archive.reading import changeable_rows
+from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.exchange_columns import BODY_TEXTS
 from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.ledger.search import term_index
@@ -109,13 +111,14 @@ def encrypt_rows(size: int) -> Iterator[int]:
     Each changed row gets a new link of the hash chain. Rows whose key is missing do not change.
     """
     last = ""
+    cause = Cause(Action.RUN, f"encrypts the texts of requests with key {key_ids()[0]}")
     while True:
         ids = list(
             old_rows().filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]
         )
         if not ids:
             return
-        amend(ids, _decrypted_texts, LinkKind.ENCRYPTED)
+        amend(ids, _decrypted_texts, LinkKind.ENCRYPTED, cause)
         last = ids[-1]
         yield len(ids)
 

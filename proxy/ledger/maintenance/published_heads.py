@@ -1,33 +1,30 @@
 """Publish the end of the hash chain each hour, where whoever changes the database cannot reach it.
 
-A head goes to the log and to a file of the data directory. ``verifyledger`` compares the chain with
-the file, or with a copy: so links that were cut off or written again are found up to the last head.
+A head goes to the log, to a file of the data directory and to webhooks. ``verifyledger`` compares
+the chain with the file, or with a copy: so links that were cut off or written again are found up to
+the last head.
 """
 
-import hashlib
 import logging
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from django.db import transaction
 
+from proxy.ledger.posting.audit_links import link_audit_entries
 from proxy.ledger.posting.chain_signatures import public_keys, sign
-from proxy.ledger.posting.hash_chain import Link, append, lock_ledger
-from proxy.models import AuditEntry, HashChainLink, LedgerHead, LinkKind
+from proxy.ledger.webhooks.outbox import record_event
+from proxy.models import LedgerHead
+from proxy.models.setup.webhooks import EventType
 from proxy.secrets import ConfigError
 
 logger = logging.getLogger(__name__)
 
 FILE: Final = "ledger_heads"
-AUDIT: Final = "audit_"
-"""The start of the subject of links for audit entries; their padded ids sort as numbers."""
 HEAD: Final = 0
 """In place of the first link of a range: the signature of a head is none of links."""
-BATCH: Final = 1000
 
 
 class PublishedHead(msgspec.Struct):
@@ -42,7 +39,7 @@ class PublishedHead(msgspec.Struct):
 
 
 def publish(path: Path) -> PublishedHead | None:
-    """Append the end of the chain to the file and the log; None: it is published already.
+    """Send the end of the chain to the file, the log and webhooks; None: it is published already.
 
     Entries of the audit log get their links first.
     """
@@ -64,6 +61,7 @@ def publish(path: Path) -> PublishedHead | None:
         file.flush()
         os.fsync(file.fileno())
     logger.info("ledger head: %s", line.decode())
+    record_event(EventType.LEDGER_HEAD, team="", data=msgspec.to_builtins(found))
     return found
 
 
@@ -83,49 +81,3 @@ def published(path: Path) -> list[PublishedHead]:
         except msgspec.MsgspecError as error:
             raise ConfigError(f"{path}: line {number} is not a published head: {error}") from None
     return heads
-
-
-def link_audit_entries() -> None:
-    """Append a link for each entry of the audit log that has none."""
-    while True:
-        with transaction.atomic():
-            head = lock_ledger()
-            batch = list(AuditEntry.objects.filter(pk__gt=last_linked()).order_by("pk")[:BATCH])
-            links = [Link(subject_of(one), digest_of_entry(one)) for one in batch]
-            append(head, LinkKind.AUDIT, links, datetime.now(UTC))
-        if len(batch) < BATCH:
-            return
-
-
-def last_linked() -> int:
-    """Return the id of the newest audit entry with a link; 0: there is none."""
-    links = HashChainLink.objects.filter(exchange_id__startswith=AUDIT).order_by("-exchange_id")
-    newest = links.values_list("exchange_id", flat=True).first()
-    return int(newest.removeprefix(AUDIT)) if newest else 0
-
-
-def subject_of(entry: AuditEntry) -> str:
-    return f"{AUDIT}{entry.pk:020}"
-
-
-def digest_of_entry(entry: AuditEntry) -> bytes:
-    """Return the SHA-256 of all columns of an entry, equal for SQLite and PostgreSQL."""
-    fields = {field.attname: getattr(entry, field.attname) for field in _FIELDS}
-    fields["created"] = entry.created.astimezone(UTC).isoformat(timespec="microseconds")
-    return hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).digest()
-
-
-def not_linked() -> Iterator[AuditEntry]:
-    """Yield the entries up to the newest linked one that have no link themselves."""
-    last = last_linked()
-    linked = set(
-        HashChainLink.objects.filter(exchange_id__startswith=AUDIT).values_list(
-            "exchange_id", flat=True
-        )
-    )
-    for entry in AuditEntry.objects.filter(pk__lte=last).order_by("pk").iterator():
-        if subject_of(entry) not in linked:
-            yield entry
-
-
-_FIELDS: Final = AuditEntry._meta.concrete_fields  # noqa: SLF001 -- Django's documented model API

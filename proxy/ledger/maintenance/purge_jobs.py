@@ -22,6 +22,7 @@ from django.db.models.functions import Coalesce, Length
 from django.utils.timezone import now
 
 from proxy.audit_log import Action, record
+from proxy.ledger.posting.audit_links import Cause
 from proxy.models import Purge, PurgeState, Team, Transcript
 from proxy.models.purges import STALLED_AFTER
 
@@ -201,7 +202,8 @@ def run(
 
 def _delete(purge: Purge, batch: int, throttle: "_Throttle") -> None:
     _save_progress(purge, step="transcripts")
-    for count in retention.prune_transcripts(purge.created, batch):
+    cause = Cause(Action.PURGE, f"deletes transcripts for {purge}")
+    for count in retention.prune_transcripts(purge.created, cause, batch):
         purge.transcripts += count
         throttle.pause()
     _save_progress(purge, step="outcomes")

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 
+from proxy.audit_log import Action
 from proxy.ledger.archive.reading import changeable_rows
+from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.rollups import TOKENS
 from proxy.ledger.usage.pricing import PriceList, cost_of, failed_attempts_cost
 from proxy.models import Exchange, LinkKind, State
@@ -52,11 +54,12 @@ def reprice(
     """
     prices = PriceList.load()
     ids = list(rows.values_list("pk", flat=True))
+    cause = None if dry_run else Cause(Action.RUN, f"prices {len(ids)} requests again")
     for at in range(0, len(ids), batch):
-        yield _reprice_batch(ids[at : at + batch], prices, dry_run=dry_run)
+        yield _reprice_batch(ids[at : at + batch], prices, cause)
 
 
-def _reprice_batch(ids: list[str], prices: PriceList, *, dry_run: bool) -> list[Repriced]:
+def _reprice_batch(ids: list[str], prices: PriceList, cause: Cause | None) -> list[Repriced]:
     changed: list[Repriced] = []
 
     def change(row: Exchange) -> Mapping[str, Any] | None:
@@ -71,11 +74,11 @@ def _reprice_batch(ids: list[str], prices: PriceList, *, dry_run: bool) -> list[
         changed.append(Repriced(row, row.cost_nanousd, total))
         return {"cost_nanousd": total, "price": price}
 
-    if dry_run:
+    if cause is None:
         for row in Exchange.objects.filter(pk__in=ids).order_by("pk"):
             change(row)
     else:
-        amend(ids, change, LinkKind.REPRICED)
+        amend(ids, change, LinkKind.REPRICED, cause)
     return changed
 
 

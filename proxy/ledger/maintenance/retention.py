@@ -16,6 +16,7 @@ from django.db.models import Max, Min
 from proxy.conf import conf
 from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.database import partitions
+from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.hash_chain import Link, append, lock_ledger
 from proxy.ledger.search import indexer, term_index
 from proxy.ledger.transcripts.part_codec import decode_manifest
@@ -52,20 +53,23 @@ def expired(now: datetime) -> Iterator[tuple[str, datetime]]:
         yield name, now - timedelta(days=days)
 
 
-def prune_transcripts(now: datetime, batch: int = BATCH) -> Iterator[int]:
-    """Delete transcripts past their team's retention; yield the size of each batch."""
+def prune_transcripts(now: datetime, cause: Cause, batch: int = BATCH) -> Iterator[int]:
+    """Delete transcripts past their team's retention; yield the size of each batch.
+
+    ``cause``: the audit entry that the records of the deletions name.
+    """
     teams = dict(expired(now))
     rest = now - timedelta(days=DELETED_TEAM_DAYS)
     oldest = min([*teams.values(), rest]) - GRACE
     for dropped in partitions.drop_months_before(oldest):
-        _record_deletion(None, oldest)
+        _record_deletion(None, oldest, cause)
         yield dropped
         yield from _forget_occurrences(partitions.first_id(oldest), batch)
     for team, before in teams.items():
-        yield from _prune(batch, team, before)
+        yield from _prune(batch, team, before, cause)
     gone = Transcript.objects.filter(created__lt=rest).exclude(exchange__team__in=list(teams))
     for (team,) in list(gone.values_list("exchange__team").distinct()):
-        yield from _prune(batch, team, rest)
+        yield from _prune(batch, team, rest, cause)
 
 
 def prune_outcomes(now: datetime, batch: int = BATCH) -> Iterator[int]:
@@ -86,24 +90,25 @@ def prune_outcomes(now: datetime, batch: int = BATCH) -> Iterator[int]:
                 yield rows.filter(pk__in=found).delete()[0]
 
 
-def _record_deletion(team: str | None, before: datetime) -> None:
+def _record_deletion(team: str | None, before: datetime, cause: Cause) -> None:
     """Append a link that records that the team's transcripts before this time are deleted.
 
     ``team`` None: those of all teams. Without this record, a missing transcript is a finding.
     """
-    note = deletion_note(team, before)
     with transaction.atomic():
         head = lock_ledger()
+        note = deletion_note(team, before, cause.link(head))
         subject = f"{PURGES}{head.sequence + 1}"
         link = Link(subject, hashlib.sha256(note.encode()).digest(), note=note)
         append(head, LinkKind.PURGED, [link], datetime.now(UTC))
 
 
-def deletion_note(team: str | None, before: datetime) -> str:
-    return json.dumps({"team": team, "before": before.astimezone(UTC).isoformat()})
+def deletion_note(team: str | None, before: datetime, audit: int) -> str:
+    at = before.astimezone(UTC).isoformat()
+    return json.dumps({"team": team, "before": at, "audit": audit})
 
 
-def _prune(batch: int, team: str, before: datetime) -> Iterator[int]:
+def _prune(batch: int, team: str, before: datetime, cause: Cause) -> Iterator[int]:
     """Delete the team's transcripts before this time, oldest first; yield the size of each batch.
 
     The deletion is recorded before the first batch.
@@ -113,7 +118,7 @@ def _prune(batch: int, team: str, before: datetime) -> Iterator[int]:
     """
     due = Transcript.objects.filter(exchange__team=team, created__lt=before)
     if due.exists():
-        _record_deletion(team, before)
+        _record_deletion(team, before, cause)
     since = FIRST
     while True:
         with transaction.atomic():

@@ -23,9 +23,11 @@ from proxy.ledger.archive.reading import (
     within,
 )
 from proxy.ledger.posting import stop_reasons
+from proxy.ledger.posting.audit_links import AUDIT, digest_of_entry, not_linked, subject_of
 from proxy.ledger.posting.chain_signatures import is_signed, public_keys
-from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
+from proxy.ledger.posting.hash_chain import link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, DIMENSIONS, TABLES, WITH_LATENCY, grouped
+from proxy.ledger.posting.row_digests import is_digest_of
 from proxy.ledger.transcripts import storage
 from proxy.ledger.usage.latency_histogram import merge_histograms
 from proxy.models import (
@@ -39,7 +41,8 @@ from proxy.models import (
     Transcript,
 )
 
-from .published_heads import AUDIT, HEAD, digest_of_entry, not_linked, published, subject_of
+from .amendment_proofs import causes_missing, check_amendments, links_by_row, note_in
+from .published_heads import HEAD, published
 from .retention import PURGES, expired
 
 BATCH: Final = 1000
@@ -50,8 +53,9 @@ MAX_PER_TABLE: Final = 100  # findings of one table and day
 class Finding(NamedTuple):
     """An inconsistency that the verification found.
 
-    ``what`` is its kind: chain, signature, head, row, unsealed (a row without a link), lost (a
-    missing row), body, audit or sum. ``where`` names the affected link, row or table.
+    ``what`` is its kind: chain, signature, head, row, amendment, cause (an amendment without an
+    audit entry), unsealed (a row without a link), lost (a missing row), body, audit or sum.
+    ``where`` names the affected link, row or table.
     """
 
     what: str
@@ -81,6 +85,8 @@ class VerifyProgress(NamedTuple):
     findings: list[Finding]
     encrypted: Mapping[str, int] = {}
     """The number of transcripts that could not be verified, by the id of the missing body key."""
+    unproven: int = 0
+    """The number of amendments of which the changed columns are not proven."""
 
 
 class Checkpoint(msgspec.Struct):
@@ -102,6 +108,8 @@ class Checkpoint(msgspec.Struct):
     """The number of all findings."""
     encrypted: dict[str, int] = {}
     """The number of transcripts that could not be verified, by the id of the missing body key."""
+    unproven: int = 0
+    """The number of amendments of which the changed columns are not proven."""
 
     def add(self, findings: list[Finding]) -> None:
         self.found += len(findings)
@@ -134,6 +142,7 @@ def steps(state: Checkpoint, batch_size: int = BATCH) -> Iterator[None]:
         state.links += checked.links
         state.sequence = checked.sequence
         state.add(checked.findings)
+        state.unproven += checked.unproven
         state.encrypted = dict(Counter(state.encrypted) + Counter(checked.encrypted))
         yield
     days = _days_with_rows(state.days)
@@ -211,15 +220,17 @@ def verify(
     signatures = Signatures(after)
     while True:
         batch = list(links.filter(sequence__gt=after)[:batch_size])
-        encrypted: Counter[str] = Counter()
-        findings = [*_chain(before, batch), *signatures.check(batch)]
-        findings += _rows(batch, retention, deletions, encrypted)
+        rows = _Rows(retention, deletions)
+        findings = [*_chain(before, batch), *signatures.check(batch), *rows.check(batch)]
+        findings += [
+            Finding("cause", f"link {link.sequence}", why) for link, why in causes_missing(batch)
+        ]
         findings += _audit_entries(batch, now or datetime.now(UTC))
         if len(batch) < batch_size and days == EVERYTHING:
             findings += [*_head(head), *signatures.unsigned_end(), *_unlinked_entries()]
         if batch:
             before, after = batch[-1], batch[-1].sequence
-        yield VerifyProgress(after, len(batch), findings, encrypted)
+        yield VerifyProgress(after, len(batch), findings, rows.encrypted, rows.unproven)
         if len(batch) < batch_size:
             return
 
@@ -311,20 +322,18 @@ class Deletions(NamedTuple):
 
 
 def _audit_entries(batch: list[HashChainLink], now: datetime) -> Iterator[Finding]:
-    """Compare the entries of the audit log with their links. Old entries are deleted."""
-    links = {
-        int(link.exchange_id.removeprefix(AUDIT)): link
-        for link in batch
-        if link.kind == LinkKind.AUDIT
-    }
-    entries = AuditEntry.objects.in_bulk(list(links))
+    """Compare the entries of the audit log with their newest links. Old entries are deleted."""
+    found = links_by_row({link.exchange_id for link in batch if link.kind == LinkKind.AUDIT})
+    entries = AuditEntry.objects.in_bulk([int(name.removeprefix(AUDIT)) for name in found])
     kept_since = (now - timedelta(days=conf.audit_days)).date()
-    for pk, link in links.items():
-        entry = entries.get(pk)
-        if entry is None and link.day > kept_since:
-            yield Finding("audit", link.exchange_id, "the entry of the audit log is missing")
-        elif entry is not None and digest_of_entry(entry) != bytes(link.row_digest):
-            yield Finding("audit", link.exchange_id, "the entry differs from its link")
+    for name, links in found.items():
+        entry, newest = entries.get(int(name.removeprefix(AUDIT))), links[-1]
+        if entry is None and newest.day > kept_since:
+            yield Finding("audit", name, "the entry of the audit log is missing")
+        elif entry is not None and digest_of_entry(entry) != bytes(newest.row_digest):
+            yield Finding("audit", name, "the entry differs from its link")
+        if any(not note_in(link).audit for link in links[1:]):
+            yield Finding("audit", name, "the entry has a second link that is not of an erasure")
 
 
 def _unlinked_entries() -> Iterator[Finding]:
@@ -347,47 +356,51 @@ def check_published(path: Path) -> Iterator[Finding]:
             yield Finding("head", where, why)
 
 
-def _rows(
-    batch: list[HashChainLink],
-    retention: Mapping[str, datetime] | None,
-    deletions: Deletions,
-    encrypted: Counter[str],
-) -> Iterator[Finding]:
-    """Compare each row of the batch with its newest link, if that link is in the batch.
+class _Rows:
+    """Compares each row of a batch with its newest link, if that link is in the batch."""
 
-    ``retention``: team -> time before which transcripts may be deleted; None: skip transcripts.
-    ``encrypted``: the function adds the transcripts that it cannot read, by their missing key.
-    """
-    batch = [link for link in batch if link.kind not in {LinkKind.AUDIT, LinkKind.PURGED}]
-    ids = {link.exchange_id for link in batch}
-    ranges = HashChainLink.objects.filter(exchange_id__in=ids).values_list("exchange_id")
-    ends = ranges.annotate(first=Min("sequence"), newest=Max("sequence"))
-    first = {pk: sequence for pk, sequence, _ in ends}
-    newest = {pk: sequence for pk, _, sequence in ends}
-    rows = _rows_by_id(ids)
-    stored_by_id = Transcript.objects.in_bulk(list(ids)) if retention is not None else {}
-    for link in batch:
-        if newest[link.exchange_id] != link.sequence:
-            continue
-        row = rows.get(link.exchange_id)
-        if row is None:
-            yield Finding("lost", link.exchange_id, "the row is missing")
-            continue
-        if digest_of(row) != bytes(link.row_digest) and not _amended(link):
-            yield Finding("row", link.exchange_id, "the row differs from its link")
-        if (stored := stored_by_id.get(link.exchange_id)) is not None:
-            yield from _body(link, stored, encrypted)
-        elif (
-            retention is not None
-            and link.body_digest
-            and not deletions.cover(row, first[link.exchange_id])
-            and (
-                first[link.exchange_id] > deletions.unrecorded_until
-                or row.created >= _stored_since(row, retention)
-            )
-        ):
-            why = "the transcript is missing, and its deletion is not recorded"
-            yield Finding("body", link.exchange_id, why)
+    def __init__(self, retention: Mapping[str, datetime] | None, deletions: Deletions) -> None:
+        """``retention``: team -> time before which transcripts may be deleted; None: skip them."""
+        self._retention, self._deletions = retention, deletions
+        self.encrypted: Counter[str] = Counter()
+        """The transcripts that cannot be read, by their missing key."""
+        self.unproven = 0
+        """The amendments of which the changed columns are not proven."""
+
+    def check(self, batch: list[HashChainLink]) -> Iterator[Finding]:
+        batch = [link for link in batch if link.kind not in {LinkKind.AUDIT, LinkKind.PURGED}]
+        ids = {link.exchange_id for link in batch}
+        links = links_by_row(ids)
+        rows = _rows_by_id(ids)
+        stored = Transcript.objects.in_bulk(list(ids)) if self._retention is not None else {}
+        for link in batch:
+            own = links[link.exchange_id]
+            if own[-1].sequence != link.sequence:
+                continue
+            row = rows.get(link.exchange_id)
+            if row is None:
+                yield Finding("lost", link.exchange_id, "the row is missing")
+                continue
+            if is_digest_of(bytes(link.row_digest), row, link.kind):
+                proof = check_amendments(row, own)
+                self.unproven += proof.unproven
+                for why in proof.differences:
+                    yield Finding("amendment", link.exchange_id, why)
+            elif not _amended(link):
+                yield Finding("row", link.exchange_id, "the row differs from its link")
+            if row.pk in stored:
+                yield from _body(link, stored[row.pk], self.encrypted)
+            elif link.body_digest and self._must_be_stored(row, own[0].sequence):
+                why = "the transcript is missing, and its deletion is not recorded"
+                yield Finding("body", link.exchange_id, why)
+
+    def _must_be_stored(self, row: Exchange, first: int) -> bool:
+        """Return whether the transcript of a row, whose first link this is, may not be missing."""
+        if self._retention is None or self._deletions.cover(row, first):
+            return False
+        return first > self._deletions.unrecorded_until or (
+            row.created >= _stored_since(row, self._retention)
+        )
 
 
 def _rows_by_id(ids: set[str]) -> dict[str, Exchange]:
@@ -413,7 +426,7 @@ def _amended(link: HashChainLink) -> bool:
         ).exists():
             return True
         row = Exchange.objects.filter(pk=link.exchange_id).first()
-        return row is not None and digest_of(row) == bytes(link.row_digest)
+        return row is not None and is_digest_of(bytes(link.row_digest), row, link.kind)
 
 
 def _stored_since(row: Exchange, retention: Mapping[str, datetime]) -> datetime:

@@ -4,26 +4,21 @@ Changing a row or a link is detected unless all later links are changed too, whi
 their signatures (``chain_signatures``), and differs from the heads that were published.
 """
 
+import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
-from operator import attrgetter
-from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from django.db import models, transaction
+from django.db import transaction
 
-from proxy.encryption.bodies import stored_text
 from proxy.ledger.database.bulk_sql import write
-from proxy.models import Exchange, HashChainLink, LedgerHead, LinkKind
-from proxy.models.encrypted_text import BodyTextField
+from proxy.models import Exchange, HashChainLink, LedgerHead, LinkKind, State
 
 from .chain_signatures import sign
 from .exchange_columns import AnyRow
-
-encode = msgspec.json.Encoder(order="deterministic").encode
+from .row_digests import digest_of, is_digest_of
 
 
 def lock_ledger() -> LedgerHead:
@@ -52,17 +47,42 @@ class Link(NamedTuple):
     note: str = ""
 
 
+class Note(msgspec.Struct, omit_defaults=True):
+    """The note of an amendment."""
+
+    audit: int = 0
+    """The id of the audit entry of the command; 0: none, for a row that was closed again."""
+    was: str = ""
+    """``changed_groups`` before the change, in Base64; empty if it is the row's first link."""
+
+    @property
+    def groups_before(self) -> bytes:
+        return base64.b64decode(self.was)
+
+    def encode(self) -> str:
+        return _encode(self).decode() if self != Note() else ""
+
+
+def note_of(audit: int, groups_before: bytes = b"") -> Note:
+    return Note(audit, base64.b64encode(groups_before).decode())
+
+
 def append_links(
     head: LedgerHead,
     rows: Sequence[tuple[AnyRow, bytes | None]],
     now: datetime,
     kind: LinkKind = LinkKind.CLOSED,
+    notes: Mapping[str, Note] = {},
 ) -> None:
     """Append a link for each closed row and the digest of its transcript (None: not stored).
 
-    The caller has locked ``head``.
+    ``notes``: of the amended rows, by request id. The caller has locked ``head``.
     """
-    append(head, kind, [Link(row.pk, digest_of(row), body) for row, body in rows], now)
+    links = [
+        Link(row.pk, digest_of(row), body, notes[row.pk].encode() if row.pk in notes else "")
+        for row, body in rows
+    ]
+    append(head, kind, links, now)
 
 
 def append(head: LedgerHead, kind: LinkKind, new: Sequence[Link], now: datetime) -> None:
@@ -122,68 +142,30 @@ def link_digest(  # noqa: PLR0917 -- the order is that of the digest
     return hashlib.sha256(fields).digest()
 
 
-def is_unchanged(row: AnyRow) -> bool:
-    """Return whether a row is as its newest link says; True if it has none, as an open row has.
+def is_unchanged(row: Exchange) -> bool:
+    """Return whether a row is as its newest link says; an open row has none yet.
 
     A new link for a changed row would hide the change.
     """
-    links = HashChainLink.objects.filter(exchange_id=row.pk).order_by("-sequence")
-    newest = links.values_list("row_digest", flat=True).first()
-    return newest is None or bytes(newest) == digest_of(row)
+    return not differing([row]) or (
+        row.state == State.OPEN and not HashChainLink.objects.filter(exchange_id=row.pk).exists()
+    )
 
 
-def digest_of(row: AnyRow) -> bytes:
-    """Return the SHA-256 of all columns of a ledger row, equal for SQLite and PostgreSQL."""
-    columns = dict(zip(COLUMNS, _values_of(row), strict=True))
-    for name in LATER_COLUMNS:
-        if not columns[name]:
-            del columns[name]
-    for name in DATETIMES:
-        if (value := columns[name]) is not None:
-            columns[name] = value.astimezone(UTC).isoformat(timespec="microseconds")
-    for name in JSON_COLUMNS:
-        if name in columns:
-            columns[name] = _canonical(columns[name])
-    for name in BODY_TEXTS:  # the encrypted form, so that the digest is valid without the key
-        columns[name] = stored_text(columns[name])
-    return hashlib.sha256(_encode(columns)).digest()
+def differing(rows: Sequence[Exchange]) -> list[Exchange]:
+    """Return the rows that are not as their newest links say, or that have none."""
+    links = HashChainLink.objects.filter(exchange_id__in=[row.pk for row in rows])
+    newest = {
+        pk: (bytes(digest), kind)
+        for pk, digest, kind in links.order_by("sequence").values_list(
+            "exchange_id", "row_digest", "kind"
+        )
+    }
+    return [
+        row
+        for row in rows
+        if row.pk not in newest or not is_digest_of(newest[row.pk][0], row, newest[row.pk][1])
+    ]
 
 
-def _canonical(value: Any) -> str:
-    """Return JSON with sorted keys, and with integral floats as integers.
-
-    PostgreSQL's jsonb does not preserve number formats: it returns 1.0 as 1.0, but 1e2 as 100.
-    """
-    if not value and (text := EMPTY.get(type(value))):
-        return text
-    raw = _encode(value)
-    return (_sort_cached if len(raw) < LONG else _sort)(raw)
-
-
-def _sort(raw: bytes) -> str:
-    return encode(_decode(raw)).decode()
-
-
-_sort_cached: Final = lru_cache(maxsize=64)(_sort)
-"""Most rows repeat the price of a few models: a cache hit takes 0.5 us, sorting the keys 1.8 us."""
-LONG: Final = 1024  # bytes; longer JSON texts are not cached
-
-
-def _number(text: str) -> int | float:
-    number = float(text)
-    return int(number) if number.is_integer() else number
-
-
-_fields: Final = Exchange._meta.concrete_fields  # noqa: SLF001 -- Django's documented model API
-# The order is that of sorted JSON keys.
-COLUMNS: Final = sorted(field.attname for field in _fields)
-LATER_COLUMNS: Final = ("inference_geo", "iterations", "speed")
-"""Columns that the first version did not have. Empty, they are not part of the digest, so that the
-digests of older rows stay valid."""
-DATETIMES: Final = [f.attname for f in _fields if isinstance(f, models.DateTimeField)]
-JSON_COLUMNS: Final = [f.attname for f in _fields if isinstance(f, models.JSONField)]
-BODY_TEXTS: Final = [f.attname for f in _fields if isinstance(f, BodyTextField)]
-EMPTY: Final[Mapping[type, str]] = {list: "[]", dict: "{}", NoneType: "null"}
-_values_of: Final = attrgetter(*COLUMNS)
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(float_hook=_number).decode

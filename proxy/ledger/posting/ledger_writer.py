@@ -25,7 +25,7 @@ from proxy.ledger.transcripts.encoding import (
     reads_of,
 )
 from proxy.ledger.usage.pricing import PriceList
-from proxy.models import Exchange, State
+from proxy.models import Exchange, LinkKind, State
 
 from . import (
     budget_sync,
@@ -47,6 +47,7 @@ from .exchange_columns import (
     set_columns,
     to_datetime,
 )
+from .row_digests import changed_groups
 
 logger = logging.getLogger(__name__)
 
@@ -136,11 +137,13 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         new = {records.opening.id for records in fresh}
         linker = sessions.SessionLinker(one for key, one in conversations.items() if key in new)
         rows: list[Row] = []
+        notes: dict[str, hash_chain.Note] = {}
         for records in due:
             row = known.get(records.opening.id) or _new_row(records, conversations, linker)
             if records.closing:
                 # The row was closed as interrupted, but its process was alive.
                 if row.state == State.CLOSED:
+                    notes[row.id] = hash_chain.note_of(0, changed_groups(row, LinkKind.CLOSED))
                     rollups.add([row], -1)
                 set_columns(row, columns_from_close(records.closing, row, prices))
             rows.append(row)
@@ -152,7 +155,7 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         rollups.add(done)
         created = [row for row in rows if row.id in new]
         write_derived("outcomes", lambda some: outcomes.add(some, conversations), created)
-        hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now)
+        hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now, notes=notes)
         key_last_used.update_last_used(rows)
         budget_sync.apply_closed_rows(done)
         if failed := [row for row in done if upstream_errors.has_failed(row)]:

@@ -12,6 +12,7 @@ from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.database.table_sizes import TableSize, journal_bytes, sizes
 from proxy.ledger.maintenance import retention
+from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.webhooks.outbox import prune_events
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import parse_datetime
@@ -50,7 +51,8 @@ class Command(BridgeCommand):
         with progress() as bar:
             task = bar.add_task("transcripts", total=None)
             transcripts = 0
-            for deleted in retention.prune_transcripts(now, options["batch"]):
+            cause = Cause(Action.PURGE, "deletes transcripts past their retention")
+            for deleted in retention.prune_transcripts(now, cause, options["batch"]):
                 transcripts += deleted
                 bar.advance(task, deleted)
             task = bar.add_task("outcomes", total=None)

@@ -7,7 +7,6 @@ import msgspec
 from django.core.management.base import CommandParser
 from rich.table import Table
 
-from proxy.audit_log import Action, record
 from proxy.ledger.maintenance.reprice import BATCH, Repriced, candidates, reprice
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
@@ -48,9 +47,6 @@ class Command(BridgeCommand):
                     changed[(one.exchange.upstream, one.exchange.model_upstream)].append(one)
                 bar.update(task, completed=min(total, number * BATCH))
         groups = [summed(*key, group) for key, group in sorted(changed.items())]
-        if not options["dry_run"]:
-            requests = sum(line["requests"] for line in groups)
-            record(Action.RUN, detail=f"priced {requests} requests again")
         if options["json"]:
             self.stdout.write(msgspec.json.encode(groups).decode())
             return

@@ -14,8 +14,9 @@ import msgspec
 from django.core.management.base import CommandParser
 
 from proxy.conf import conf
-from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.maintenance import published_heads, verifier
+from proxy.ledger.maintenance.published_heads import PublishedHead
+from proxy.ledger.maintenance.verified_claims import Claims, claims_of
 from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, DayRange
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.datetime_args import parse_datetime, parse_month
@@ -68,7 +69,8 @@ class Command(BridgeCommand):
         if state is None:
             raise ConfigError("there is no interrupted verification to resume")
         self._verify(state, path)
-        self._check_published(state, options["published"])
+        published = self._check_published(state, options["published"])
+        claims = claims_of(state, published)
         path.unlink(missing_ok=True)
         heads = verifier.heads() if options["heads"] else []
         if options["json"]:
@@ -76,28 +78,25 @@ class Command(BridgeCommand):
                 "links": state.links,
                 "findings": [finding._asdict() for finding in state.findings],
                 "encrypted_transcripts": state.encrypted,
+                "proven": claims.proven,
+                "not_proven": claims.not_proven,
                 "heads": [{"day": d, "links": n, "digest": digest} for d, n, digest in heads],
             }
             self.stdout.write(msgspec.json.encode(result).decode())
         else:
-            self._print(state, heads)
+            self._print(state, claims, heads)
         if state.found:
             raise SystemExit(FINDING)
 
-    def _check_published(self, state: Checkpoint, path: Path | None) -> None:
+    @staticmethod
+    def _check_published(state: Checkpoint, path: Path | None) -> list[PublishedHead]:
         """Compare with the published heads. Raises ConfigError if a named file has none."""
         source = path or conf.data_dir / published_heads.FILE
         heads = published_heads.published(source)
         if path and not heads:
             raise ConfigError(f"{path} has no published head")
         state.add([*verifier.check_published(source)])
-        last = heads[-1] if heads else None
-        self._proven = (
-            f"links 1 to {last.sequence} are those published at {last.at:%Y-%m-%d %H:%M} UTC; "
-            "later links could have been cut off"
-            if last
-            else "no head is published: cut links would not be found"
-        )
+        return heads
 
     def _verify(self, state: Checkpoint, path: Path) -> None:
         """Run all steps from the position in ``state``."""
@@ -106,19 +105,16 @@ class Command(BridgeCommand):
             for _ in saved_steps(state, path):
                 bar.update(task, completed=state.sequence)
 
-    def _print(self, state: Checkpoint, heads: list[Any]) -> None:
+    def _print(self, state: Checkpoint, claims: Claims, heads: list[Any]) -> None:
         for day, count, digest in heads:
             self.stdout.write(f"{day}  {count:>8} links  {digest}")
         for finding in islice(state.findings, MAX_SHOWN):
             self.stdout.write(f"{finding.what:>8}  {finding.where}: {finding.why}")
         if state.found > MAX_SHOWN:
             self.stdout.write(f"... and {state.found - MAX_SHOWN} more")
-        for key, count in state.encrypted.items():
-            self.stdout.write(
-                f"{format_count(count, 'transcript')} not checked: {MissingBodyKey(key)}"
-            )
-        if not state.found and state.days == EVERYTHING:
-            self.stdout.write(f"proven: {self._proven}")
+        for title, sentences in (("proven", claims.proven), ("not proven", claims.not_proven)):
+            for sentence in sentences:
+                self.stdout.write(f"{title}: {sentence}")
         verdict = format_count(state.found, "finding") if state.found else INTACT
         self.stdout.write(f"{format_count(state.links, 'link')} checked: {verdict}")
 

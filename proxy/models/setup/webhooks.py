@@ -37,6 +37,7 @@ class EventType(models.TextChoices):
     UPSTREAM_PAUSED = "upstream.paused", "An upstream or a model was paused"
     UPSTREAM_RESUMED = "upstream.resumed", "A pause was ended"
     UPSTREAM_DISABLED = "upstream.disabled", "An upstream was disabled"
+    LEDGER_HEAD = "ledger.head", "The end of the hash chain was signed"
 
 
 TEST_EVENT: Final = "webhook.test"

@@ -44,7 +44,20 @@ def replace(path: Path) -> None:
     path.with_suffix(".new").replace(path)
 
 
-FAULTS: tuple[Callable[[Path], None], ...] = (Path.unlink, overwrite, truncate, replace)
+def overwrite_tables(path: Path) -> None:
+    """Damage all pages but the first: a read of the schema succeeds, a read of a table does not."""
+    with path.open("r+b") as file:
+        file.seek(4_096)
+        file.write(b"\xff" * (path.stat().st_size - 4_096))
+
+
+FAULTS: tuple[Callable[[Path], None], ...] = (
+    Path.unlink,
+    overwrite,
+    overwrite_tables,
+    truncate,
+    replace,
+)
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
 """``settleorphans --restore`` says which requests the journals still have, and which may be missing."""
 
+import contextlib
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from proxy.ledger.journal.reader import JournalReader
 from tests.fakes.load.kill_process import wait_until_drained
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import json_response
@@ -64,6 +68,22 @@ def test_a_restore_names_the_time_whose_records_were_removed_for_space(gateway: 
     assert (run.returncode, len(gateway.rows())) == (1, 1)
     assert "journal-0 kept its newest 512 MB of posted records only: requests from 20" in run.stderr
     assert result["journals"][0]["from"] < result["journals"][0]["to"]
+
+
+def test_a_restore_needs_no_records_from_before_the_backup(gateway: Gateway):
+    """The gateway was idle from before the backup until its second request."""
+    first = segments(gateway)[0]
+    long_ago = time.time() - 7_200
+    os.utime(first, (long_ago, long_ago))
+    reader = JournalReader(first.parent)
+    with contextlib.closing(reader):
+        reader.read(1_000)
+        reader.remove_segments(time.time() - 3_600, 2**30)
+
+    assert not first.exists()
+    assert gateway.run_command("settleorphans", "--restore", "1h").returncode == 0
+    run = gateway.run_command("settleorphans", "--restore", "3h")
+    assert (run.returncode, "posted records only: requests from 20" in run.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("fault", ["no open record", "damaged", "no journal"])

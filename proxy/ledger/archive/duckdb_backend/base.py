@@ -18,6 +18,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
 
+from django.apps import apps
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.client import BaseDatabaseClient
 from django.db.backends.base.creation import BaseDatabaseCreation
@@ -58,16 +59,34 @@ def duckdb_instance() -> Any:
     return instance
 
 
-def view_of(files: Sequence[ArchivedFile]) -> str:
+def view_of(files: Sequence[ArchivedFile], cursor: Any) -> str:
     """Return the SQL of a query of all rows of the files. Paths and ids are quoted."""
-    whole = [quote(file.path) for file in files if file.last_id is None]
-    queries = [f"SELECT * FROM read_parquet([{', '.join(whole)}])"] if whole else []  # noqa: S608 -- quoted  # nosec B608
-    queries += [
-        f"SELECT * FROM read_parquet({quote(file.path)}) WHERE id <= {quote(file.last_id)}"  # noqa: S608 -- quoted  # nosec B608
-        for file in files
-        if file.last_id is not None
-    ]
+    whole: dict[str, list[str]] = {}
+    queries = []
+    for file in files:
+        columns = f"SELECT *{_later_columns(file.path, cursor)} FROM"
+        if file.last_id is None:
+            whole.setdefault(columns, []).append(quote(file.path))
+        else:
+            queries.append(
+                f"{columns} read_parquet({quote(file.path)}) WHERE id <= {quote(file.last_id)}"
+            )
+    queries += [f"{columns} read_parquet([{', '.join(paths)}])" for columns, paths in whole.items()]
     return " UNION ALL BY NAME ".join(queries)
+
+
+def _later_columns(path: str, cursor: Any) -> str:
+    """Return the columns that an older version's file lacks, with the values of new rows."""
+    table = apps.get_model("proxy", "Exchange")._meta  # noqa: SLF001 -- Django's documented model API
+    cursor.execute(f"SELECT name FROM parquet_schema({quote(path)})")  # noqa: S608 -- quoted  # nosec B608
+    stored = {name for (name,) in cursor.fetchall()}
+    added = ""
+    for field in table.concrete_fields:
+        if field.attname not in stored:
+            value = field.get_default()
+            text = json.dumps(value) if field.get_internal_type() == "JSONField" else value
+            added += f', {"NULL" if text is None else quote(str(text))} AS "{field.attname}"'
+    return added
 
 
 class Cursor:
@@ -194,7 +213,7 @@ class DatabaseWrapper(BaseDatabaseWrapper):
     def create_cursor(self, name: str | None = None) -> Cursor:
         cursor = self.connection.cursor()
         if self._files:
-            cursor.execute(f"CREATE TEMP VIEW {TABLE} AS {view_of(self._files)}")
+            cursor.execute(f"CREATE TEMP VIEW {TABLE} AS {view_of(self._files, cursor)}")
         self._cursors = [cursor]
         return Cursor(cursor)
 

@@ -22,6 +22,7 @@ from proxy.ledger.maintenance.retention import prune_transcripts
 from proxy.ledger.posting import ledger_writer
 from proxy.models import Exchange, Team, Transcript
 from tests.for_each import for_each
+from tests.proxy.ledger.amending import FOR_PURGE
 from tests.proxy.ledger.factories import closing, opening
 
 DAY = timedelta(days=1)
@@ -126,10 +127,12 @@ def test_an_expired_month_of_transcripts_is_dropped_and_its_rows_stay(team):
     archive = Team.objects.create(name="archive", retention_days=120)
     end = next_month(month_of(NOW))
 
-    assert list(prune_transcripts(end + 119 * DAY)) == [2]  # row by row: those of archive stay
+    assert list(prune_transcripts(end + 119 * DAY, FOR_PURGE)) == [
+        2
+    ]  # row by row: those of archive stay
     assert first_partition(TRANSCRIPTS) in partitions.partitions(TRANSCRIPTS)
     archive.delete()
-    sizes_of_batches = list(prune_transcripts(end + 125 * DAY))
+    sizes_of_batches = list(prune_transcripts(end + 125 * DAY, FOR_PURGE))
 
     assert first_partition(TRANSCRIPTS) not in partitions.partitions(TRANSCRIPTS)
     assert 0 in sizes_of_batches

@@ -1,5 +1,6 @@
 """verifyledger finds what an attacker with full write access to the database, without the key, did."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +13,9 @@ from proxy.audit_log.record import record
 from proxy.conf import conf
 from proxy.ledger.maintenance import published_heads, retention, verifier
 from proxy.ledger.maintenance.amendments import amend
-from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
+from proxy.ledger.posting.hash_chain import link_digest, lock_ledger
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
+from proxy.ledger.posting.row_digests import digest_of
 from proxy.models import (
     AuditEntry,
     Exchange,
@@ -25,8 +27,11 @@ from proxy.models import (
     Transcript,
     UsageByCallerDay,
     UsageDay,
+    Webhook,
+    WebhookEvent,
 )
 from proxy.models.audit import Action
+from tests.proxy.ledger.amending import FOR_PRICES, FOR_PURGE, set_cost
 from tests.proxy.ledger.factories import NOON, answer, closing, exchange_id, opening
 
 pytestmark = pytest.mark.django_db
@@ -77,7 +82,7 @@ def forge_link(subject: str, row_digest: bytes, kind: str, note: str = "") -> No
 
 
 def test_an_honest_ledger_has_no_finding(heads: Path) -> None:
-    amend([exchange_id(1)], lambda _: {"cost_nanousd": 1}, LinkKind.REPRICED)
+    set_cost(exchange_id(1), 1)
     post(11)
 
     assert findings(heads) == set()
@@ -111,14 +116,14 @@ def test_a_deleted_transcript_without_a_record_of_its_deletion(heads: Path) -> N
     Team.objects.update(retention_days=0)
     assert f"body: {exchange_id(3)}" in findings()
 
-    note = retention.deletion_note(None, datetime.now(UTC) + timedelta(days=1))
+    note = retention.deletion_note(None, datetime.now(UTC) + timedelta(days=1), 1)
     forge_link("purge_12", bytes(32), "purged", note)
     assert f"signature: link {end()}" in findings()
 
 
 def test_a_recorded_deletion_is_no_finding(heads: Path, team: Team) -> None:
     late = LATER + timedelta(days=team.retention_days + 1)
-    assert sum(retention.prune_transcripts(late)) == 10
+    assert sum(retention.prune_transcripts(late, FOR_PURGE)) == 10
 
     assert findings(heads) == set()
 
@@ -179,8 +184,22 @@ def test_the_command_checks_the_heads_of_the_data_directory_and_says_what_is_pro
 
 def test_an_amendment_changes_its_own_columns_of_an_unchanged_row_only(heads: Path) -> None:
     with pytest.raises(ValueError, match="repriced may not change team"):
-        amend([exchange_id(1)], lambda _: {"team": "other"}, LinkKind.REPRICED)
+        amend([exchange_id(1)], lambda _: {"team": "other"}, LinkKind.REPRICED, FOR_PRICES)
     Exchange.objects.filter(pk=exchange_id(1)).update(model_requested="other")
 
-    assert amend([exchange_id(1)], lambda _: {"cost_nanousd": 1}, LinkKind.REPRICED) == []
+    assert set_cost(exchange_id(1), 1) == []
     assert f"row: {exchange_id(1)}" in findings()
+
+
+def test_a_published_head_is_an_event_that_verifies_as_a_line_of_the_file(
+    heads: Path, tmp_path: Path
+) -> None:
+    Webhook.objects.create(name="heads", url="https://hooks.example.com", events=["ledger.head"])
+    post(11)
+    head = published_heads.publish(heads)
+    copy = tmp_path / "copy"
+    copy.write_text(json.dumps(json.loads(WebhookEvent.objects.get().body)["data"]))
+
+    assert published_heads.publish(heads) is None
+    assert published_heads.published(copy) == [head]
+    assert findings(copy) == set()

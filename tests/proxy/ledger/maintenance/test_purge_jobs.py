@@ -19,6 +19,7 @@ from proxy.ledger.maintenance.purge_jobs import (
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.models import Exchange, Part, Purge, PurgeState, Team, Transcript
 from proxy.models.purges import STALLED_AFTER
+from tests.proxy.ledger.amending import FOR_PURGE
 from tests.proxy.ledger.database.tables import failing_deletes
 from tests.proxy.ledger.factories import NOON, answer, body, closing, opening
 
@@ -60,7 +61,7 @@ def test_expired_transcripts_are_those_that_a_purge_deletes(ledger):
     for days in (3, 61, 91):
         at = START + timedelta(days=days)
         count = sum(one.transcripts for one in expired_by_team(at))
-        assert sum(retention.prune_transcripts(at)) == count
+        assert sum(retention.prune_transcripts(at, FOR_PURGE)) == count
         assert expired_by_team(at) == []
 
 

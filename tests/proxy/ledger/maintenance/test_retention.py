@@ -9,6 +9,7 @@ from proxy.ledger.maintenance import retention
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.ledger.transcripts import storage
 from proxy.models import Exchange, Part, Team, Transcript, UsageQuarterHour
+from tests.proxy.ledger.amending import FOR_PURGE
 from tests.proxy.ledger.database.tables import following_ids
 from tests.proxy.ledger.factories import NOON, answer, body, closing, exchange_id, opening
 
@@ -33,7 +34,7 @@ def ledger() -> None:
 
 
 def prune(now: datetime) -> tuple[int, int]:
-    return sum(retention.prune_transcripts(now, 1)), sum(retention.prune_parts(now, 2))
+    return sum(retention.prune_transcripts(now, FOR_PURGE, 1)), sum(retention.prune_parts(now, 2))
 
 
 def test_each_team_has_its_own_retention(ledger) -> None:

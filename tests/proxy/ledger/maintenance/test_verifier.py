@@ -10,17 +10,18 @@ from django.db import transaction
 from django.db.models import F
 
 from proxy.ledger.maintenance import retention, verifier
-from proxy.ledger.posting.hash_chain import digest_of, lock_ledger
+from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
+from proxy.ledger.posting.row_digests import digest_of
 from proxy.models import (
     Exchange,
     HashChainLink,
     LedgerHead,
-    LinkKind,
     Part,
     Transcript,
     UsageQuarterHour,
 )
+from tests.proxy.ledger.amending import FOR_PURGE, set_cost
 from tests.proxy.ledger.factories import NOON, answer, closing, exchange_id, opening
 
 pytestmark = pytest.mark.django_db
@@ -152,7 +153,7 @@ def test_a_missing_transcript_is_found_unless_its_retention_has_ended(ledger, te
     Transcript.objects.filter(pk=exchange_id(7)).delete()
 
     assert findings(soon) == [f"body: {exchange_id(7)}"]
-    list(retention.prune_transcripts(late))
+    list(retention.prune_transcripts(late, FOR_PURGE))
     assert findings(late) == []
 
 
@@ -163,9 +164,7 @@ def test_a_changed_sum_is_found(ledger) -> None:
 
 
 def test_an_amended_row_has_another_link(ledger) -> None:
-    from proxy.ledger.maintenance.amendments import amend
-
-    amend([exchange_id(8)], lambda _: {"cost_nanousd": 1}, LinkKind.REPRICED)
+    set_cost(exchange_id(8), 1)
 
     assert findings() == []
     assert HashChainLink.objects.filter(exchange_id=exchange_id(8)).count() == 2

@@ -45,8 +45,11 @@ def store_file(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def unavailable(store_file: Path) -> Iterator[None]:
-    """Let the store fail in the block: one of its tables has another name."""
+    """Let the store fail in the block: a directory is in the place of its file."""
     with contextlib.closing(sqlite3.connect(store_file)) as connection:
-        connection.execute("ALTER TABLE sums RENAME TO hidden_sums")
-        yield
-        connection.execute("ALTER TABLE hidden_sums RENAME TO sums")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    aside = store_file.rename(store_file.with_suffix(".aside"))
+    store_file.mkdir()
+    yield
+    store_file.rmdir()
+    aside.rename(store_file)

@@ -5,10 +5,10 @@ from django.db import transaction
 
 from proxy.counters.budget_periods import window
 from proxy.counters.sqlite_budgets import SqliteBudgets
-from proxy.ledger.maintenance.amendments import amend
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.models import ApiKey, Budget, Exchange, Team
+from tests.proxy.ledger.amending import set_cost
 from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
 
 PRICE = {"input": "1", "output": "10"}
@@ -52,7 +52,7 @@ def test_a_budget_without_an_owner_has_spent_nothing(team: Team) -> None:
 
     with transaction.atomic():
         assert budget_sync.spent_nanousd(Budget(team=team), when) == 0  # no price is known
-        amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
+        set_cost(exchange_id(1), 5)
         assert budget_sync.spent_nanousd(Budget(team=team), when) == 5
         assert budget_sync.spent_nanousd(Budget(), when) == 0
 

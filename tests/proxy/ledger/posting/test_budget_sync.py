@@ -14,12 +14,12 @@ from proxy.counters import backends
 from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import BATCH, LEASE_S, BudgetLimit, Standing, StoreUnavailable
 from proxy.counters.sqlite_budgets import SqliteBudgets
-from proxy.ledger.maintenance.amendments import amend
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.models import ApiKey, Budget, BudgetNotice, Exchange, Price, Team
 from tests.fakes.clock import Clock
 from tests.lanes import repeat
+from tests.proxy.ledger.amending import set_cost
 from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
 
 from .conftest import unavailable
@@ -223,7 +223,7 @@ def test_an_amended_cost_changes_the_counters_at_once(
     gateway.close(name, random.Random(2))  # noqa: S311 - test data
     gateway.post()
 
-    amend([name], lambda _: {"cost_nanousd": 123_456})
+    set_cost(name, 123_456)
 
     for counter in gateway.counters:
         assert store.standing(counter) == Standing(123_456, 0, 0)
@@ -289,13 +289,13 @@ def test_a_new_price_reaches_no_counter_that_is_over_or_is_not_of_this_row(
         day.end.timestamp() + budget_sync.LATE_S - 4 * 3_600
     )  # the day in Berlin ends earlier
 
-    amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
+    set_cost(exchange_id(1), 5)
 
     berlin = window("day", "Europe/Berlin", NOON)
     assert store.standing(budget_sync.counter_name(other.pk, day)) is None
     assert store.standing(budget_sync.counter_name(budgets[1].pk, berlin)) == Standing(5, 0, 0)
     clock.at = berlin.end.timestamp() + budget_sync.LATE_S
-    amend([exchange_id(1)], lambda _: {"cost_nanousd": 6})
+    set_cost(exchange_id(1), 6)
     assert store.standing(budget_sync.counter_name(budgets[1].pk, berlin)) == Standing(5, 0, 0)
     assert store.standing(
         budget_sync.counter_name(budgets[0].pk, window("month", "UTC", NOON))
@@ -313,7 +313,7 @@ def test_counters_are_published_later_if_the_store_is_unavailable(
         assert budget_sync.DIRTY.is_set()
 
         budget_sync.DIRTY.clear()
-        amend([exchange_id(1)], lambda _: {"cost_nanousd": 5})
+        set_cost(exchange_id(1), 5)
         assert budget_sync.DIRTY.is_set()
 
         budget_sync.DIRTY.clear()
@@ -321,7 +321,7 @@ def test_counters_are_published_later_if_the_store_is_unavailable(
             budget_sync.publish_all(NOON)
         assert budget_sync.DIRTY.is_set()
     assert [record.getMessage() for record in caplog.records if "budgets" in record.msg] == [
-        "budgets: no such table: sums; the counters are published again later"
+        "budgets: unable to open database file; the counters are published again later"
     ] * 2
 
 

@@ -16,6 +16,7 @@ from proxy.ledger.search.term_index import ENTRIES_PER_PARTITION
 from proxy.models import Exchange, SearchEntry, SearchOccurrence, SessionOutcomeDay, State
 from tests.for_each import for_each
 from tests.proxy.admin.factories import NOON, answer_body, record, request_body
+from tests.proxy.ledger.amending import FOR_PURGE
 from tests.proxy.ledger.database.tables import following_ids, renamed
 
 pytestmark = pytest.mark.django_db
@@ -218,7 +219,7 @@ def test_retention_drops_texts_from_the_index(retained):
     if retained:
         send_words("newword", at=datetime.now(UTC), team="gone", answer="newword too")
 
-    list(retention.prune_transcripts(datetime.now(UTC)))
+    list(retention.prune_transcripts(datetime.now(UTC), FOR_PURGE))
 
     assert found("oldword") == []
     assert term_count() == (2 if retained else 0)
@@ -229,7 +230,7 @@ def test_a_text_in_a_deleted_and_a_stored_request_stays():
     send_words("sameword", at=NOON - timedelta(days=100), team="gone")
     new = send_words("sameword", at=datetime.now(UTC), team="gone")
 
-    list(retention.prune_transcripts(datetime.now(UTC)))
+    list(retention.prune_transcripts(datetime.now(UTC), FOR_PURGE))
     list(retention.prune_parts(datetime.now(UTC) + timedelta(days=1)))
 
     assert [pk for _, pk in found("sameword")] == [new.pk]

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from proxy.ledger.maintenance.amendments import amend
 from proxy.models import HashChainLink
 from tests.proxy.admin import factories
+from tests.proxy.ledger.amending import set_cost
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/usage/"
@@ -246,7 +246,7 @@ def late_rows():
     early, late, changed = (factories.record() for _ in range(3))
     HashChainLink.objects.filter(exchange_id__in=(early.pk, changed.pk)).update(day="2026-11-20")
     HashChainLink.objects.filter(exchange_id=late.pk).update(day="2026-11-30")
-    amend([changed.pk], lambda _: {"cost_nanousd": 7}, now=datetime(2026, 11, 30, tzinfo=UTC))
+    set_cost(changed.pk, 7, now=datetime(2026, 11, 30, tzinfo=UTC))
 
 
 @pytest.mark.usefixtures("late_rows")
