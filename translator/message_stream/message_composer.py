@@ -9,6 +9,7 @@ queue until the active block closes.
 from collections import deque
 from typing import Any, Final
 
+from translator.anthropic.content_blocks import DIRECT
 from translator.anthropic.stop_reason import TRUNCATED
 from translator.anthropic.usage import NO_USAGE, Usage
 from translator.dialect import ResponseContext, UpstreamCall
@@ -182,7 +183,9 @@ class MessageComposer:
         name = self.context.tool_names.get(name, name)
         if previous is not None:
             self._close(previous)
-        block = self._enqueue(key, {"type": "tool_use", "id": id, "name": name, "input": {}})
+        block = self._enqueue(
+            key, {"type": "tool_use", "id": id, "name": name, "input": {}, **DIRECT}
+        )
         declared = self.context.declared_tools
         block.is_wrapper = bool(declared) and name in WRAPPERS and name not in declared
         block.delays_arguments = block.is_wrapper or bool(
@@ -427,6 +430,7 @@ class MessageComposer:
                 "id": inner_id(block.content_block["id"], number),
                 "name": name,
                 "input": {},
+                **DIRECT,
             }
             self.writer.open_block(inner_block)
             for piece in ("", compact_json(value)):

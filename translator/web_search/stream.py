@@ -8,6 +8,7 @@ blocks have rising indices over all responses, a call of the search function is 
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from translator.anthropic.content_blocks import DIRECT
 from translator.anthropic.types import Event
 from translator.anthropic.usage import Usage, add_usage
 from translator.dialect import (
@@ -150,7 +151,12 @@ class WebSearchStream:
         """Return the events of a search's result block. ``content``: the results, or an error."""
         self._index += 1
         self._searches_made += isinstance(content, list)
-        block = {"type": "web_search_tool_result", "tool_use_id": search.id, "content": content}
+        block = {
+            "type": "web_search_tool_result",
+            "tool_use_id": search.id,
+            "content": content,
+            **DIRECT,
+        }
         stop: Event = {"type": "content_block_stop", "index": self._index}
         if self.context.finished_blocks:
             stop["content_block"] = block
