@@ -121,6 +121,7 @@ class Attempt(AttemptCalls):
         context = self.context = upstream_request.response_context
         context.message_id = f"msg_{self.entry.headers.ulid}"
         context.finished_blocks = self.options.blocks
+        context.whole = not self.entry.request.streaming
         context.input_estimate = context.input_estimate or self.entry.request.input_estimate
         self.stream = self.entry.attempts.stream = self.open_stream(context)
         return _encode(body), {}

@@ -76,6 +76,7 @@ class SearchingAttempt(Attempt):
         return body, headers
 
     def open_stream(self, context: ResponseContext) -> WebSearchStream:
+        context.whole = False  # the message contains earlier responses, which cannot begin again
         if not self.continues:
             self.stream = WebSearchStream(context, self.tool["name"])
         self.stream.continue_with(cast("TextStream", super().open_stream(context)))
