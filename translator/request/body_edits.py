@@ -6,6 +6,7 @@ has helped, every later body for that upstream and model. An edit that changes n
 returns None. Source of the fields: docs/mapping.md 1.2; of the shapes: ``history_shapes``.
 """
 
+import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +31,17 @@ from .history_shapes import (
 )
 
 Body = dict[str, Any]
+
+UNSIGNED_CALL: Final = {
+    "extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}
+}
+"""Google's placeholder for calls that the model did not make itself. Gemini 3 refuses a request if
+the first call of a step has no signature; the other calls of the step need none. Source: "Thought
+signatures" of the Gemini API and of Google Cloud."""
+LITELLM_SIGNATURE: Final = base64.b64encode(b"skip_thought_signature_validator").decode()
+"""The same in base64, as LiteLLM passes it on from ``provider_specific_fields`` (BerriAI/litellm,
+``_get_thought_signature_from_tool``)."""
+SIGNED_FIELDS: Final = ("extra_content", "provider_specific_fields", "thought_signature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +445,26 @@ def _fill_reasoning(body: Body, _: str) -> Body | None:
     }
 
 
+def _sign_calls(body: Body, _: str) -> Body | None:
+    """Mark the first call of each assistant message, if it has no signature of Gemini."""
+    if not isinstance(body.get("messages"), list):
+        return None
+    signed = {
+        **UNSIGNED_CALL,
+        "provider_specific_fields": {"thought_signature": LITELLM_SIGNATURE},
+    }
+    return {
+        **body,
+        "messages": [
+            {**message, "tool_calls": [{**signed, **calls[0]}, *calls[1:]]}
+            if (calls := message.get("tool_calls"))
+            and not any(n in calls[0] for n in SIGNED_FIELDS)
+            else message
+            for message in body["messages"]
+        ],
+    }
+
+
 def _raise_output_limit(body: Body, value: str) -> Body | None:
     sent = body.get("max_output_tokens")
     if not value.isdigit() or type(sent) is not int or sent >= int(value):
@@ -524,6 +556,11 @@ EDITS: Final[Mapping[str, Edit]] = {
     "no_reasoning_with_tools": Edit(
         _disable_reasoning,
         Note("thinking", "dropped", "the upstream does not reason with tools: without reasoning"),
+    ),
+    "sign_calls": Edit(
+        _sign_calls,
+        Note("messages", "emulated", "calls without a thought signature are marked as such"),
+        "signed_calls",
     ),
     "fill_reasoning": Edit(
         _fill_reasoning,

@@ -659,6 +659,14 @@ OPENAI_RULES: Final = (
         ),
     ),
     Rule(
+        "calls without thought signatures, of Gemini behind other servers (Chat Completions)",
+        _lesson(
+            _words(r"(?:missing|without|lacks?|requires?) (?:\w{1,12} ){0,3}`?thought_?signature"),
+            edit="sign_calls",
+        ),
+        _TEMPLATE_STATUSES,
+    ),
+    Rule(
         "reasoning with tools (gpt-5.4 and later, Chat Completions)",
         _lesson(
             _words(r"tools with reasoning_effort"), UNSUPPORTED, edit="no_reasoning_with_tools"

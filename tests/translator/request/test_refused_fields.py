@@ -1,5 +1,7 @@
 """What the gateway adds, keeps or chooses is left out or changed, in whatever words it is refused."""
 
+import json
+
 import pytest
 
 from tests.for_each import for_each
@@ -415,3 +417,31 @@ def test_every_lesson_has_its_capability():
 
     assert capabilities - {""} <= {*Profile.__dataclass_fields__}
     assert apply_lessons({"model": "m"}, [Lesson("unknown", "x")]) == ({"model": "m"}, [], ())
+
+
+GEMINI = (
+    "Function call is missing a thought_signature in functionCall parts. This is required for tools"
+    " to work correctly. Additional data, function call `default_api:look` , position 2."
+)
+
+
+def test_gemini_behind_another_server_gets_marked_calls_after_its_refusal():
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    own = {**call, "extra_content": {"google": {"thought_signature": "own"}}}
+    turns = [
+        {"role": "assistant", "content": None, "tool_calls": [call, call]},
+        {"role": "assistant", "content": None, "tool_calls": [own]},
+    ]
+    nested = f"litellm.BadRequestError: Vertex_aiException - {json.dumps({'error': {'message': GEMINI}})}"
+
+    for text in (GEMINI, nested):
+        found = chat(error(text), messages=turns)
+
+        assert found.lessons == (Lesson("sign_calls", ""),)
+        first, second = found.body["messages"]
+        assert first["tool_calls"][0]["extra_content"]["google"]["thought_signature"] == (
+            "skip_thought_signature_validator"
+        )
+        assert first["tool_calls"][0]["provider_specific_fields"]["thought_signature"]
+        assert first["tool_calls"][1] == call
+        assert second == turns[1]
