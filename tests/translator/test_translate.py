@@ -123,6 +123,7 @@ async def test_a_responses_stream_becomes_an_anthropic_stream():
         "id": "call_1",
         "name": "get_weather",
         "input": {"city": "Oslo"},
+        "caller": {"type": "direct"},
     }
 
 
@@ -189,7 +190,13 @@ async def test_a_source_without_aclose_is_accepted():
 
 def test_whole_answers_become_messages():
     assert map_openai_response_to_anthropic(RESPONSE)["content"] == [
-        {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"city": "Oslo"}}
+        {
+            "type": "tool_use",
+            "id": "call_1",
+            "name": "get_weather",
+            "input": {"city": "Oslo"},
+            "caller": {"type": "direct"},
+        }
     ]
     message = map_openai_chat_to_anthropic(COMPLETION, context=ResponseContext(message_id="msg_1"))
     assert message["id"] == "msg_1"

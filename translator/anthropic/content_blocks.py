@@ -104,6 +104,10 @@ TOOL_USE: Final = object_of(
     {"cache_control": CACHE_CONTROL, "input": any_value},
 )
 
+DIRECT: Final = {"caller": {"type": "direct"}}
+"""The field of a call by the model itself and of its result, which Anthropic sends and the types of
+the TypeScript SDK demand. Other callers are programs of Anthropic's code execution."""
+
 SERVER_RESULT: Final = object_of({"tool_use_id": non_empty_string, "content": any_value})
 
 THINKING: Final = object_of({"thinking": string}, {"signature": string})

@@ -15,9 +15,6 @@ MAX_COUNT: Final = 10**8
 window of this size."""
 
 
-CALL_CHARACTERS: Final = 48
-"""What a call takes beside its name and arguments, for estimates: about twelve tokens."""
-
 MAX_ITERATIONS: Final = 1000
 """Maximum iterations that are read of one response; a request makes far fewer."""
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from translator.anthropic.token_estimate import CALL_CHARACTERS, tokens_of_characters
 from translator.anthropic.types import Event
 from translator.anthropic.usage import (
-    CALL_CHARACTERS,
     NO_USAGE,
     Usage,
     merge_usage,
@@ -31,8 +31,6 @@ from .error_body import error_from_event
 from .message_to_events import message_to_events
 from .stream_repair import StreamRepair, has_missing_fields
 from .stream_validator import AFTER, EVENT_TYPES, INSIDE, StreamValidator
-
-CHARACTERS_PER_TOKEN: Final = 4
 
 BAD_EVENT: Final = UpstreamError(
     status=502, error_type="api_error", message="upstream sent a bad event"
@@ -126,7 +124,7 @@ class AnthropicStream:
 
     @property
     def _output_estimate(self) -> int:
-        return -(-self._characters // CHARACTERS_PER_TOKEN)
+        return tokens_of_characters(self._characters)
 
     def feed(self, *events: Event) -> list[Event]:
         accepted: list[Event] = []

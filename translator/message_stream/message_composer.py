@@ -9,6 +9,7 @@ queue until the active block closes.
 from collections import deque
 from typing import Any, Final
 
+from translator.anthropic.content_blocks import DIRECT
 from translator.anthropic.stop_reason import TRUNCATED
 from translator.anthropic.usage import NO_USAGE, Usage
 from translator.dialect import ResponseContext, UpstreamCall
@@ -27,6 +28,11 @@ from .wrapped_calls import UNWRAPPED, WRAPPERS, calls_inside, inner_id
 __all__ = ["Block", "Key", "MessageComposer"]
 
 EXCESS_CALL: Final = Note("content", "dropped", "a tool call beyond the one allowed")
+REASONING_AS_TEXT: Final = Note(
+    "content", "repaired", "the answer had reasoning alone; it is shown as text"
+)
+HIDDEN_REASONING: Final = "hidden reasoning"
+"""The key of the block that shows it."""
 CHANGED_ARGUMENTS: Final = Note(
     "content", "ignored", "final tool arguments differ from the streamed ones"
 )
@@ -40,14 +46,20 @@ class MessageComposer:
     stop_reason ``stop_sequence``.
     """
 
-    def __init__(self, context: ResponseContext) -> None:
+    def __init__(
+        self,
+        context: ResponseContext,
+        notes: list[Note] | None = None,
+        call_records: dict[str, UpstreamCall] | None = None,
+    ) -> None:
         self.context = context
         self.writer = MessageWriter()
-        self.notes: list[Note] = []
+        self.notes: list[Note] = [] if notes is None else notes
         self.matched_stop: str | None = None  # the stop sequence that was found in the text
         self.characters_after_stop = 0  # in the piece that completed the stop sequence
         self.tool_calls = 0  # number of tool_use blocks sent or queued
-        self.call_records: dict[str, UpstreamCall] = {}  # for later requests of the session
+        # for later requests of the session
+        self.call_records: dict[str, UpstreamCall] = {} if call_records is None else call_records
         self.started = False  # whether ``message_start`` was written
         self.finished = False  # whether the stream has ended: no event may follow
         self._output_closed = False  # whether no more content may be sent
@@ -55,6 +67,7 @@ class MessageComposer:
         self._blocks: dict[Key, Block] = {}  # the latest block of each key, open or closed
         # Calls to drop, because the client wants only one (an empty set would take 216 bytes).
         self._dropped_calls: dict[Key, None] = {}
+        self._hidden_reasoning = TextBuffer()  # that no block shows
         self._has_invalid_arguments = False  # and the profile treats them as an error
 
     @property
@@ -138,12 +151,16 @@ class MessageComposer:
     def add_thinking(self, key: Key, piece: str) -> None:
         """Send reasoning according to the request's ``thinking`` setting.
 
-        ``hidden`` drops the reasoning; ``omitted`` stores its text only for the signature.
+        ``hidden`` sends none (see ``show_hidden_reasoning``); ``omitted`` stores its text only for
+        the signature.
         """
-        if self.context.thinking == "hidden" or not piece or self._output_closed:
+        if not piece or self._output_closed:
             return
         if type(piece) is not str:
             raise _not_text_error(piece)
+        if self.context.thinking == "hidden":
+            self._hidden_reasoning.append(piece)
+            return
         block = self._open_thinking_block(key)
         block.buffer.append(piece)
         if self.context.thinking != "omitted":
@@ -160,6 +177,27 @@ class MessageComposer:
         block = self._open_thinking_block(key)
         block.signature = signature
         self._close(block)
+
+    def show_hidden_reasoning(self) -> None:
+        """Send hidden reasoning as text if nothing else was sent: some servers answer in it.
+
+        Without it, a client that asked for no thinking would get an empty message, which agents
+        take for a finished turn (musistudio/claude-code-router#1596).
+        """
+        self.close_all_blocks()
+        if self.has_output:
+            return
+        if reasoning := self._hidden_reasoning.getvalue().strip():
+            self.add_note(REASONING_AS_TEXT)
+            self.add_text(HIDDEN_REASONING, reasoning)
+            self.close_block(HIDDEN_REASONING)
+
+    def take_hidden_reasoning(self) -> str:
+        """Return the reasoning that no block shows; the record of the next call contains it."""
+        text = self._hidden_reasoning.getvalue()
+        if text:
+            self._hidden_reasoning = TextBuffer()
+        return text
 
     # Tools
 
@@ -182,7 +220,9 @@ class MessageComposer:
         name = self.context.tool_names.get(name, name)
         if previous is not None:
             self._close(previous)
-        block = self._enqueue(key, {"type": "tool_use", "id": id, "name": name, "input": {}})
+        block = self._enqueue(
+            key, {"type": "tool_use", "id": id, "name": name, "input": {}, **DIRECT}
+        )
         declared = self.context.declared_tools
         block.is_wrapper = bool(declared) and name in WRAPPERS and name not in declared
         block.delays_arguments = block.is_wrapper or bool(
@@ -427,6 +467,7 @@ class MessageComposer:
                 "id": inner_id(block.content_block["id"], number),
                 "name": name,
                 "input": {},
+                **DIRECT,
             }
             self.writer.open_block(inner_block)
             for piece in ("", compact_json(value)):

@@ -6,14 +6,16 @@ has helped, every later body for that upstream and model. An edit that changes n
 returns None. Source of the fields: docs/mapping.md 1.2; of the shapes: ``history_shapes``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from translator.capabilities import EFFORTS
-from translator.dialect import Lesson
+from translator.dialect import Lesson, Origin
 from translator.notes import Fate, Note
 from translator.stream.tool_arguments import compact_json
+from translator.upstream_errors.paths import moved_origins
 
 from . import item_shapes
 from .history_shapes import (
@@ -29,6 +31,17 @@ from .history_shapes import (
 )
 
 Body = dict[str, Any]
+
+UNSIGNED_CALL: Final = {
+    "extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}
+}
+"""Google's placeholder for calls that the model did not make itself. Gemini 3 refuses a request if
+the first call of a step has no signature; the other calls of the step need none. Source: "Thought
+signatures" of the Gemini API and of Google Cloud."""
+LITELLM_SIGNATURE: Final = base64.b64encode(b"skip_thought_signature_validator").decode()
+"""The same in base64, as LiteLLM passes it on from ``provider_specific_fields`` (BerriAI/litellm,
+``_get_thought_signature_from_tool``)."""
+SIGNED_FIELDS: Final = ("extra_content", "provider_specific_fields", "thought_signature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +120,6 @@ class Edit:
     note: Note | None
     capability: str = ""
     """The capability with which an operator decides the same; a configured one has precedence."""
-    reshapes: bool = False
-    """Whether messages change their places, so that an error's path no longer leads to them."""
 
 
 def apply_lesson(body: Body, lesson: Lesson) -> tuple[Body, Note] | None:
@@ -120,14 +131,17 @@ def apply_lesson(body: Body, lesson: Lesson) -> tuple[Body, Note] | None:
     return changed, edit.note or _note(lesson, body)
 
 
-def apply_lessons(body: Body, lessons: Iterable[Lesson]) -> tuple[Body, list[Note]]:
-    """Return a body as its model takes it, with the notes on what was changed."""
+def apply_lessons(
+    body: Body, lessons: Iterable[Lesson], origins: Sequence[Origin] = ()
+) -> tuple[Body, list[Note], tuple[Origin, ...]]:
+    """Return a body as its model takes it, with notes, and the origins of its history."""
     notes: dict[Note, None] = {}
     for lesson in lessons:
         if (applied := apply_lesson(body, lesson)) is not None:
-            body, note = applied
-            notes[note] = None
-    return body, [*notes]
+            changed, note = applied
+            origins = moved_origins(body, changed, origins)
+            body, notes[note] = changed, None
+    return body, [*notes], tuple(origins)
 
 
 def capability_of(lesson: Lesson) -> str:
@@ -136,11 +150,6 @@ def capability_of(lesson: Lesson) -> str:
         return FIELDS[lesson.value].capability if lesson.value in FIELDS else ""
     edit = EDITS.get(lesson.edit)
     return edit.capability if edit is not None else ""
-
-
-def reshapes(lesson: Lesson) -> bool:
-    edit = EDITS.get(lesson.edit)
-    return edit is not None and edit.reshapes
 
 
 def has_field(body: Body, path: str) -> bool:
@@ -436,6 +445,26 @@ def _fill_reasoning(body: Body, _: str) -> Body | None:
     }
 
 
+def _sign_calls(body: Body, _: str) -> Body | None:
+    """Mark the first call of each assistant message, if it has no signature of Gemini."""
+    if not isinstance(body.get("messages"), list):
+        return None
+    signed = {
+        **UNSIGNED_CALL,
+        "provider_specific_fields": {"thought_signature": LITELLM_SIGNATURE},
+    }
+    return {
+        **body,
+        "messages": [
+            {**message, "tool_calls": [{**signed, **calls[0]}, *calls[1:]]}
+            if (calls := message.get("tool_calls"))
+            and not any(n in calls[0] for n in SIGNED_FIELDS)
+            else message
+            for message in body["messages"]
+        ],
+    }
+
+
 def _raise_output_limit(body: Body, value: str) -> Body | None:
     sent = body.get("max_output_tokens")
     if not value.isdigit() or type(sent) is not int or sent >= int(value):
@@ -489,31 +518,26 @@ EDITS: Final[Mapping[str, Edit]] = {
         _system_shape(move_system_text, item_shapes.move_system_items),
         Note(*_TEMPLATE, "the chat template has no system role: sent as user text"),
         "system_role",
-        reshapes=True,
     ),
     "system_first": Edit(
         _system_shape(hoist_system_text, item_shapes.hoist_system_items),
         Note(*_TEMPLATE, "the chat template takes system text only at the start: moved there"),
         "system_in_place",
-        reshapes=True,
     ),
     "single_calls": Edit(
         _shape(split_calls, item_shapes.split_call_items),
         Note(*_TEMPLATE, "the chat template takes one call in a message: sent one after the other"),
         "single_calls",
-        reshapes=True,
     ),
     "merge_turns": Edit(
         _shape(merge_turns, item_shapes.merge_items),
         Note(*_TEMPLATE, "the chat template requires alternating roles: messages were merged"),
         "merge_users",
-        reshapes=True,
     ),
     "calls_as_text": Edit(
         _shape(write_calls_as_text, item_shapes.write_call_items_as_text),
         Note(*_TEMPLATE, "the chat template has no tool messages: calls and results as text"),
         "tool_messages",
-        reshapes=True,
     ),
     "output_limit_field": Edit(
         _rename_output_limit,
@@ -532,6 +556,11 @@ EDITS: Final[Mapping[str, Edit]] = {
     "no_reasoning_with_tools": Edit(
         _disable_reasoning,
         Note("thinking", "dropped", "the upstream does not reason with tools: without reasoning"),
+    ),
+    "sign_calls": Edit(
+        _sign_calls,
+        Note("messages", "emulated", "calls without a thought signature are marked as such"),
+        "signed_calls",
     ),
     "fill_reasoning": Edit(
         _fill_reasoning,

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from translator.anthropic.token_estimate import content_tokens
 from translator.capabilities import EFFORTS
 from translator.dialect import Lesson, Repair
 from translator.notes import Note
-from translator.stream.tool_arguments import compact_json
 from translator.upstream_errors.mapping import NO_IMAGES
 from translator.upstream_errors.refusal import Refusal
 from translator.upstream_errors.token_limits import (
@@ -46,9 +46,6 @@ MLX 404, and some servers send 413 if the output limit is too large."""
 MIN_OUTPUT_ROOM: Final = 1_024
 """Tokens. If the prompt leaves less of the context window, the request is not repaired: the client
 must shorten the prompt."""
-BYTES_PER_TOKEN: Final = 3
-"""A low average, so that the estimated prompt is too long rather than too short."""
-TOKENS_PER_DATA_URL: Final = 1_600
 SPARE_TOKENS: Final = 16
 """SGLang requires the total to be smaller than the window, not equal to it."""
 MIN_DESCRIPTION: Final = 64
@@ -534,17 +531,9 @@ def _room_for_output(body: Body, sent: int, refusal: str) -> int:
     if limits.room:
         rooms = [limits.room if limits.room < sent else sent - SPARE_TOKENS]
     else:
-        rooms = [limits.window - _estimated_prompt(body), MIN_OUTPUT_ROOM]
+        rooms = [limits.window - content_tokens(body), MIN_OUTPUT_ROOM]
     largest = min(sent - 1, limits.window - limits.prompt)
     return next((room for room in rooms if MIN_OUTPUT_ROOM <= room <= largest), 0)
-
-
-DATA_URL: Final = re.compile(r'"data:[^"]*"')
-
-
-def _estimated_prompt(body: Body) -> int:
-    text, urls = DATA_URL.subn('""', compact_json(body))
-    return len(text.encode(errors="replace")) // BYTES_PER_TOKEN + urls * TOKENS_PER_DATA_URL
 
 
 MIN_OUTPUT: Final = re.compile(r"(?:>= ?|greater than or equal to |at least )`?(\d{1,4})(?!\d)")
@@ -668,6 +657,14 @@ OPENAI_RULES: Final = (
             ),
             edit="fill_reasoning",
         ),
+    ),
+    Rule(
+        "calls without thought signatures, of Gemini behind other servers (Chat Completions)",
+        _lesson(
+            _words(r"(?:missing|without|lacks?|requires?) (?:\w{1,12} ){0,3}`?thought_?signature"),
+            edit="sign_calls",
+        ),
+        _TEMPLATE_STATUSES,
     ),
     Rule(
         "reasoning with tools (gpt-5.4 and later, Chat Completions)",

@@ -9,8 +9,8 @@ path would blame something else.
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from translator.dialect import Origin, UpstreamError
 
@@ -98,6 +98,48 @@ def renumbered(origins: Sequence[Origin], numbers: Sequence[int]) -> tuple[Origi
         Origin(renumber(one.path), *(tuple(map(renumber, paths)) for paths in one[1:]))
         for one in origins
     )
+
+
+Body = Mapping[str, Any]
+
+
+def moved_origins(before: Body, after: Body, origins: Sequence[Origin]) -> tuple[Origin, ...]:
+    """Return the origins of a history that one edit has changed: some became other entries.
+
+    Edits keep the objects that they only move: whole entries, parts and tool calls. What an edit
+    wrote anew has the origin of what was there, if the number of entries, or of parts, is the same.
+    """
+    name = "input" if "input" in before else "messages"
+    old, new = before.get(name), after.get(name)
+    if old is new or not (origins and isinstance(old, list) and isinstance(new, list)):
+        return tuple(origins)
+    entries = {id(entry): origin for entry, origin in zip(old, origins, strict=False)}
+    inner: dict[int, str] = {}
+    for entry, origin in zip(old, origins, strict=False):
+        inner.update(zip(map(id, _parts(entry)), origin.parts, strict=False))
+        inner.update(zip(map(id, entry.get("tool_calls") or ()), origin.calls, strict=False))
+
+    def places(made: Sequence[Any], earlier: tuple[str, ...]) -> tuple[str, ...]:
+        same = earlier if len(earlier) == len(made) else ("",) * len(made)
+        return tuple(inner.get(id(one), path) for one, path in zip(made, same, strict=True))
+
+    def origin_of(entry: dict[str, Any], earlier: Origin) -> Origin:
+        known = entries.get(id(entry))
+        if known is not None:
+            return known
+        calls = places(entry.get("tool_calls") or (), earlier.calls)
+        return Origin(earlier.path, places(_parts(entry), earlier.parts), calls)
+
+    same = origins if len(old) == len(new) == len(origins) else (Origin(""),) * len(new)
+    return tuple(map(origin_of, new, same))
+
+
+def _parts(entry: dict[str, Any]) -> Sequence[Any]:
+    for name in ("content", "output"):
+        if isinstance(entry.get(name), list):
+            parts: list[Any] = entry[name]
+            return parts
+    return ()
 
 
 def _translate(origin: Origin, fields: list[str]) -> str:

@@ -8,6 +8,8 @@ blocks have rising indices over all responses, a call of the search function is 
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from translator.anthropic.content_blocks import DIRECT
+from translator.anthropic.token_estimate import tokens_of_characters
 from translator.anthropic.types import Event
 from translator.anthropic.usage import Usage, add_usage
 from translator.dialect import (
@@ -24,7 +26,6 @@ from translator.stream.unknown_events import UnknownEvents
 from .results import SERVER_ID, Block
 
 NO_BLOCK: Final = -1
-CHARACTERS_PER_TOKEN: Final = 4
 TEXT_FIELDS: Final = ("text", "thinking", "partial_json")
 """The fields of deltas with output of the model."""
 
@@ -118,7 +119,7 @@ class WebSearchStream:
 
         Otherwise the caller would estimate all of the message, with the text of the results.
         """
-        output = -(-self._characters // CHARACTERS_PER_TOKEN)
+        output = tokens_of_characters(self._characters)
         return replace(
             usage,
             input=self.context.input_estimate if usage.input is None else usage.input,
@@ -150,7 +151,12 @@ class WebSearchStream:
         """Return the events of a search's result block. ``content``: the results, or an error."""
         self._index += 1
         self._searches_made += isinstance(content, list)
-        block = {"type": "web_search_tool_result", "tool_use_id": search.id, "content": content}
+        block = {
+            "type": "web_search_tool_result",
+            "tool_use_id": search.id,
+            "content": content,
+            **DIRECT,
+        }
         stop: Event = {"type": "content_block_stop", "index": self._index}
         if self.context.finished_blocks:
             stop["content_block"] = block

@@ -25,9 +25,9 @@ from translator.anthropic.request_validation import (
     parse_messages_request,
     unknown_fields,
 )
+from translator.anthropic.token_estimate import estimate_tokens
 from translator.anthropic.validators import MAX_MODEL
 from translator.errors import BadRequest
-from translator.request.token_estimate import estimate_tokens
 
 from .http_consumer import StreamingHttpConsumer
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from proxy.gateway.snapshot.targets import Target
+from translator.anthropic.token_estimate import content_tokens
 from translator.anthropic.usage import (
     Usage,
     billed_usage,
@@ -13,7 +14,6 @@ from translator.anthropic.usage import (
 from translator.dialect import RecordedCalls, Stream
 from translator.message_stream.events_to_message import MessageFold
 from translator.notes import Note
-from translator.request.token_estimate import content_tokens
 
 from .attempt_record import AttemptRecord
 from .upstream_bytes import StoredReads

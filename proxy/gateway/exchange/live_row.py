@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from proxy.live.running_requests import LiveRow
+from translator.anthropic.token_estimate import tokens_of_characters
 from translator.anthropic.usage import Usage
-from translator.request.token_estimate import tokens_of_characters
 
 if TYPE_CHECKING:
     from .request_context import RequestContext

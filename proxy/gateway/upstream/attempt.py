@@ -22,7 +22,7 @@ from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
 from translator.anthropic_upstream.stream import ENDED_EARLY
-from translator.dialect import Origin, ResponseContext, Stream, TextStream, UpstreamError
+from translator.dialect import ResponseContext, Stream, TextStream, UpstreamError
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
@@ -67,8 +67,6 @@ class Attempt(AttemptCalls):
         self.withheld: list[Note] = []  # notes about content that an upstream policy removed
         self.pdf_texts: dict[int, PdfText] = {}  # what the request's PDFs say
         self.known_answer: dict[str, Any] | None = None  # a response that needs no upstream call
-        # for each entry of the history sent to the upstream: its place in the client's request
-        self.origins: tuple[Origin, ...] = ()
 
     async def run(self) -> None:
         """Run the attempt.
@@ -114,13 +112,15 @@ class Attempt(AttemptCalls):
         self.url = server.url_for(target.model)
         upstream_request = server.dialect.build_request(request, target)
         body = {**upstream_request.body, **server.extra_body}
-        body, notes, is_reshaped = adapt_body(body, server, target.model)
+        body, notes, self.repairs.origins = adapt_body(
+            body, server, target.model, upstream_request.origins
+        )
         self.record_translation_notes([*upstream_request.notes, *notes])
         self.known_answer = upstream_request.local_response
-        self.origins = () if is_reshaped else upstream_request.origins
         context = self.context = upstream_request.response_context
         context.message_id = f"msg_{self.entry.headers.ulid}"
         context.finished_blocks = self.options.blocks
+        context.whole = not self.entry.request.streaming
         context.input_estimate = context.input_estimate or self.entry.request.input_estimate
         self.stream = self.entry.attempts.stream = self.open_stream(context)
         return _encode(body), {}
@@ -237,8 +237,6 @@ class Attempt(AttemptCalls):
         notes = self.entry.attempts.notes
         body = self.repairs.apply(self.body, status, refusal, notes, strict=self.options.strict)
         self.body = body or self.body
-        if self.repairs.reshaped:
-            self.origins = ()
         return body is not None
 
     async def handle_error_status(self, call: UpstreamResponse) -> None:
@@ -249,7 +247,7 @@ class Attempt(AttemptCalls):
         """
         raw = await call.read_error_body()
         self.store_error_body(call, raw)
-        error = map_error_paths(upstream_error(self.target, call, raw), self.origins)
+        error = map_error_paths(upstream_error(self.target, call, raw), self.repairs.origins)
         if error.error_type == "not_found_error" and error.param == "model":
             error = dataclasses.replace(error, message=f"model: {self.entry.request.model[:200]}")
         answers = self.target.server.profile.refused_prompt == "answer"
@@ -346,7 +344,7 @@ class Attempt(AttemptCalls):
         self.entry.ending.detail = failure.detail
         if not self.writer.committed:
             if failure.error is self.stream.error:  # an error event in a response with status 200
-                failure.error = map_error_paths(failure.error, self.origins)
+                failure.error = map_error_paths(failure.error, self.repairs.origins)
             raise failure.copy()
         if self.stream.finished or self.response.complete:
             return

@@ -24,9 +24,9 @@ from django.db import DatabaseError
 from proxy.gateway.snapshot.targets import UpstreamServer
 from proxy.models import ModelLesson, Upstream
 from proxy.models.setup.lessons import MAX_TEXT, REMEMBERED
-from translator.dialect import Lesson
+from translator.dialect import Lesson, Origin
 from translator.notes import Note
-from translator.request.body_edits import OMITTING, apply_lessons, capability_of, reshapes
+from translator.request.body_edits import OMITTING, apply_lessons, capability_of
 
 log = logging.getLogger("proxy.gateway")
 
@@ -153,14 +153,10 @@ def is_configured(server: UpstreamServer, model: str, lesson: Lesson) -> bool:
 
 
 def adapt_body(
-    body: dict[str, Any], server: UpstreamServer, model: str
-) -> tuple[dict[str, Any], list[Note], bool]:
-    """Return a body as its model is known to take it, with notes, and whether it was reshaped."""
-    lessons = memory.lessons(server, model)
-    if not lessons:
-        return body, [], False
-    adapted, notes = apply_lessons(body, lessons)
-    return adapted, notes, bool(notes) and any(map(reshapes, lessons))
+    body: dict[str, Any], server: UpstreamServer, model: str, origins: Sequence[Origin] = ()
+) -> tuple[dict[str, Any], list[Note], tuple[Origin, ...]]:
+    """Return a body as its model is known to take it, with notes, and its history's origins."""
+    return apply_lessons(body, memory.lessons(server, model), origins)
 
 
 memory: Final = ModelMemory()

@@ -6,9 +6,10 @@ import msgspec
 
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import UpstreamServer
-from translator.dialect import Repair
+from translator.dialect import Origin, Repair
 from translator.notes import Note
-from translator.request.body_edits import reshapes
+from translator.request.body_edits import apply_lessons
+from translator.upstream_errors.paths import moved_origins
 
 from .model_memory import is_configured, memory
 
@@ -25,11 +26,8 @@ class RequestRepairs:
     def __init__(self, server: UpstreamServer) -> None:
         self._server = server
         self._repairs: list[Repair] = []
-
-    @property
-    def reshaped(self) -> bool:
-        """Whether messages have changed their places, so that no path of an error fits them."""
-        return any(reshapes(lesson) for repair in self._repairs for lesson in repair.lessons)
+        # for each entry of the history sent to the upstream: its place in the client's request
+        self.origins: tuple[Origin, ...] = ()
 
     def apply(
         self, body: bytes, status: int, refusal: Any, notes: list[Note], *, strict: bool
@@ -38,11 +36,16 @@ class RequestRepairs:
 
         ``refusal``: the decoded error of the upstream. In strict mode no lossy repair is made.
         """
-        repair = self._server.dialect.repair(decode_json(body), status, refusal)
+        sent = decode_json(body)
+        repair = self._server.dialect.repair(sent, status, refusal)
         if repair is None or (strict and any(note.lossy for note in repair.notes)):
             return None
         notes += [note for note in repair.notes if note not in notes]
         self._repairs.append(repair)
+        if repair.lessons:  # one after the other, because each may move entries
+            *_, self.origins = apply_lessons(sent, repair.lessons, self.origins)
+        else:
+            self.origins = moved_origins(sent, repair.body, self.origins)
         return _encode(repair.body)
 
     def remember(self, model: str) -> None:

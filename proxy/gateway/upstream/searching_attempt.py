@@ -72,10 +72,11 @@ class SearchingAttempt(Attempt):
             attempts.recorded_calls = {**attempts.recorded_calls, **self.stream.call_records}
         body, headers = super().build_upstream_request()
         attempts.notes = [*earlier, *(note for note in attempts.notes if note not in earlier)]
-        self.origins = renumbered(self.origins, self.message_numbers)
+        self.repairs.origins = renumbered(self.repairs.origins, self.message_numbers)
         return body, headers
 
     def open_stream(self, context: ResponseContext) -> WebSearchStream:
+        context.whole = False  # the message contains earlier responses, which cannot begin again
         if not self.continues:
             self.stream = WebSearchStream(context, self.tool["name"])
         self.stream.continue_with(cast("TextStream", super().open_stream(context)))

@@ -14,7 +14,7 @@ from proxy.ledger.database.availability import check_present
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript
 from proxy.models import Exchange, Outcome, TokenSource
-from translator.request.token_estimate import estimate_tokens
+from translator.anthropic.token_estimate import estimate_tokens
 
 SAMPLES: Final = 12
 MAX_ROWS: Final = 60  # rows to read for the samples; rows without a transcript cannot be used

@@ -12,8 +12,8 @@ import msgspec
 from proxy.ledger.transcripts.encoding import Read, reads_of
 from proxy.ledger.transcripts.stream_replay import DIALECTS, Replayed, replay
 from proxy.ledger.usage.unreported_usage import fill_unreported
+from translator.anthropic.token_estimate import content_tokens, estimate_tokens
 from translator.anthropic.usage import Usage
-from translator.request.token_estimate import content_tokens, estimate_tokens
 
 from .ledger_writer import ExchangeRecords
 

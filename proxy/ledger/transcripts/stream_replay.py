@@ -8,10 +8,10 @@ import msgspec
 
 from proxy.secrets import reasoning_signing_keys
 from translator import anthropic_upstream, openai_chat, openai_responses
+from translator.anthropic.token_estimate import estimate_tokens
 from translator.capabilities import profile_with
 from translator.dialect import Dialect, ResponseContext, Stream, TranslationTarget
 from translator.message_stream.events_to_message import MessageFold
-from translator.request.token_estimate import estimate_tokens
 from translator.stream.sse import ServerSentEvent, SSEDecoder
 
 from .encoding import Read

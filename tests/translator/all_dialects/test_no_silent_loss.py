@@ -407,3 +407,10 @@ def test_a_call_without_arguments_has_an_empty_object(dialect):
 
     assert '"arguments": "{}"' in json.dumps(body)
     assert ("messages.1.content.1.input", "repaired") in [(n.path, n.fate) for n in notes]
+
+
+@for_each("dialect", DIALECTS)
+def test_the_caller_of_a_call_comes_back_unseen(dialect):
+    direct = {**CALL, "caller": {"type": "direct"}}
+
+    assert whole(reply(direct), dialect, "openai") == whole(reply(CALL), dialect, "openai")

@@ -54,8 +54,8 @@ def test_usage_that_a_server_leaves_out_is_estimated_because_sdks_read_it(usage)
 
     first, last = emitted[0]["message"]["usage"], emitted[-1]["usage"]
     assert (first["input_tokens"], first["output_tokens"]) == (9, 0)
-    assert last["output_tokens"] == 2
-    assert (following.usage.input, following.usage.output) == (9, 2)
+    assert last["output_tokens"] == 3
+    assert (following.usage.input, following.usage.output) == (9, 3)
     assert (following.usage.source, following.usage.output_source) == ("estimated", "estimated")
     assert ESTIMATED_USAGE in following.notes
 

@@ -102,7 +102,7 @@ def test_the_output_of_a_broken_answer_is_estimated():
     following, _ = fed(START, opened(0), long)
 
     assert following.usage == Usage(
-        input=1, output=100, source="reported", output_source="estimated"
+        input=1, output=118, source="reported", output_source="estimated"
     )
     assert stream().usage == Usage()
 

@@ -25,6 +25,7 @@ def test_a_tool_call_starts_with_an_empty_delta():
         "id": "call_1",
         "name": "the long name",
         "input": {},
+        "caller": {"type": "direct"},
     }
     assert delta["delta"] == {"type": "input_json_delta", "partial_json": ""}
 

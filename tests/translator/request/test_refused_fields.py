@@ -1,5 +1,7 @@
 """What the gateway adds, keeps or chooses is left out or changed, in whatever words it is refused."""
 
+import json
+
 import pytest
 
 from tests.for_each import for_each
@@ -145,7 +147,7 @@ def test_a_refused_effort_is_lowered(words, sent, effort):
     assert in_chat.body.get("reasoning_effort") == effort
     assert in_responses.body["reasoning"].get("effort") == effort
     assert in_words.body.get("reasoning_effort") == effort
-    later, _ = apply_lessons({"reasoning_effort": "low"}, in_chat.lessons)
+    later, *_ = apply_lessons({"reasoning_effort": "low"}, in_chat.lessons)
     assert later.get("reasoning_effort") == (None if effort is None and sent != "none" else
                                              "none" if effort == "none" else "low")  # fmt: skip
 
@@ -204,7 +206,7 @@ def test_a_schema_moves_to_the_prompt_and_then_json_mode_goes(refusal):
     assert first.body["response_format"] == {"type": "json_object"}
     assert first.body["messages"][0]["content"].endswith('schema: {"type":"object"}')
     assert "response_format" not in second.body
-    both, _ = apply_lessons({**CHAT_BODY, "response_format": form},
+    both, *_ = apply_lessons({**CHAT_BODY, "response_format": form},
                             [*first.lessons, *second.lessons])  # fmt: skip
     assert both == second.body
 
@@ -215,8 +217,8 @@ def test_what_holds_while_a_model_reasons_does_not_hold_without():
                   tool_choice="required").lessons  # fmt: skip
     off = {**CHAT_BODY, "reasoning_effort": "none", "tool_choice": "required"}
 
-    assert apply_lessons(off, [*sampling, *choice]) == (off, [])
-    fixed, _ = apply_lessons({**off, "reasoning_effort": "low"}, [*sampling, *choice])
+    assert apply_lessons(off, [*sampling, *choice]) == (off, [], ())
+    fixed, *_ = apply_lessons({**off, "reasoning_effort": "low"}, [*sampling, *choice])
     assert ("temperature" in fixed, fixed["tool_choice"]) == (False, "auto")
     always = chat(error("Unsupported parameter: 'temperature'"), reasoning_effort="none").lessons
     assert always == (("omit", "temperature"),)
@@ -414,4 +416,32 @@ def test_every_lesson_has_its_capability():
     capabilities |= {capability_of(Lesson(edit)) for edit in EDITS}
 
     assert capabilities - {""} <= {*Profile.__dataclass_fields__}
-    assert apply_lessons({"model": "m"}, [Lesson("unknown", "x")]) == ({"model": "m"}, [])
+    assert apply_lessons({"model": "m"}, [Lesson("unknown", "x")]) == ({"model": "m"}, [], ())
+
+
+GEMINI = (
+    "Function call is missing a thought_signature in functionCall parts. This is required for tools"
+    " to work correctly. Additional data, function call `default_api:look` , position 2."
+)
+
+
+def test_gemini_behind_another_server_gets_marked_calls_after_its_refusal():
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    own = {**call, "extra_content": {"google": {"thought_signature": "own"}}}
+    turns = [
+        {"role": "assistant", "content": None, "tool_calls": [call, call]},
+        {"role": "assistant", "content": None, "tool_calls": [own]},
+    ]
+    nested = f"litellm.BadRequestError: Vertex_aiException - {json.dumps({'error': {'message': GEMINI}})}"
+
+    for text in (GEMINI, nested):
+        found = chat(error(text), messages=turns)
+
+        assert found.lessons == (Lesson("sign_calls", ""),)
+        first, second = found.body["messages"]
+        assert first["tool_calls"][0]["extra_content"]["google"]["thought_signature"] == (
+            "skip_thought_signature_validator"
+        )
+        assert first["tool_calls"][0]["provider_specific_fields"]["thought_signature"]
+        assert first["tool_calls"][1] == call
+        assert second == turns[1]

@@ -16,8 +16,11 @@ from tests.fakes.anthropic_requests import (
 from tests.for_each import for_each
 from translator import openai_chat, openai_responses
 from translator.capabilities import PROFILES, profile_with
-from translator.dialect import Origin, TranslationTarget, UpstreamError
+from translator.dialect import Lesson, Origin, TranslationTarget, UpstreamError
+from translator.request.body_edits import apply_lessons
+from translator.request.history_shapes import IMAGE_PARTS
 from translator.upstream_errors import map_error_paths, renumbered
+from translator.upstream_errors.paths import moved_origins
 
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjQK"}
 DOCUMENT = {"type": "document", "source": PDF, "title": "Plan"}
@@ -170,4 +173,57 @@ def test_messages_of_a_rewritten_request_get_the_clients_numbers():
         Origin("messages.1"),
         Origin("messages.2", ("messages.2.content.0.image", "")),
         Origin(""),
+    )
+
+
+RESHAPED = make_request(
+    user(text("Look."), image(**PIXEL)),
+    assistant(text("Yes."), call("toolu_1"), call("toolu_2")),
+    user(result(text("a"), image(**PIXEL), call_id="toolu_2"), result("b")),
+    system("Be brief."),
+    user(text("And this?"), image(**PIXEL)),
+    system="Be kind.",
+)
+IMAGES = [
+    "messages.0.content.1.image.source",
+    "messages.2.content.0.tool_result.content.1.image.source",
+    "messages.4.content.1.image.source",
+]
+
+
+@for_each("lessons", [
+    (), ("system_first",), ("no_system_role",), ("merge_turns",), ("single_calls",),
+    ("calls_as_text",), ("system_first", "merge_turns", "single_calls"), ("omit", "calls_as_text"),
+])  # fmt: skip
+@for_each("profile", ["vllm", "llamacpp", "generic"])
+@for_each("dialect", [openai_chat.DIALECT, openai_responses.DIALECT])
+def test_a_reshaped_history_still_leads_to_the_images_of_the_client(dialect, profile, lessons):
+    made = dialect.build_request(RESHAPED, TranslationTarget(profile=PROFILES[profile]))
+    detail = "input[].content[].detail"
+    learnt = [Lesson(name, detail if name == "omit" else "") for name in lessons]
+
+    body, _, origins = apply_lessons(made.body, learnt, made.origins)
+
+    history = body.get("input") or body["messages"]
+    refused = [
+        f"{'input' if 'input' in body else 'messages'}[{number}].{field}[{place}].image_url"
+        for number, entry in enumerate(history)
+        for field in ("content", "output")
+        if isinstance(entry.get(field), list)
+        for place, part in enumerate(entry[field])
+        if part["type"] in IMAGE_PARTS
+    ]
+    found = [map_error_paths(error(f"{path} is bad"), origins).message for path in refused]
+    assert len(origins) == len(history)
+    assert found == [f"{path} is bad" for path in IMAGES[:: 1 if len(found) > 2 else 2]]
+
+
+def test_entries_that_are_left_out_move_the_origins_of_the_others():
+    first, second = {"role": "user", "content": "a"}, {"role": "user", "content": "b"}
+    origins = (Origin("messages.0"), Origin("messages.1"))
+
+    assert moved_origins({"input": [first, second]}, {"input": [second]}, origins) == origins[1:]
+    assert moved_origins({"input": [first, second]}, {"input": "text"}, origins) == origins
+    assert moved_origins({"messages": [first]}, {"messages": [{**first}]}, origins[:1]) == (
+        origins[0],
     )

@@ -7,20 +7,13 @@ from translator.errors import BadRequest
 from translator.openai_chat.reasoning import CARRIED_FIELDS, restore_reasoning
 from translator.openai_chat.reasoning_details import HIDDEN_TEXT, REASONING_DETAILS
 from translator.openai_chat.types import ChatMessage, FunctionCall, ToolCall
+from translator.request.body_edits import UNSIGNED_CALL
 from translator.request.builder import RequestBuilder
 from translator.request.call_arguments import arguments_json
 from translator.request.id_mapping import carried_fields, upstream_call_id, upstream_name
 from translator.request.text_fallbacks import document_text, server_result_text
 
 Block = dict[str, Any]
-
-
-UNSIGNED_CALL: Final = {
-    "extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}
-}
-"""Google's placeholder for calls that the model did not make itself. Gemini 3 refuses a request if
-the first call of a step has no signature; the other calls of the step need none. Source: "Thought
-signatures" of the Gemini API and of Google Cloud."""
 
 
 class AssistantTurn:

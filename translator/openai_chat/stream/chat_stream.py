@@ -18,12 +18,12 @@ from translator.anthropic.usage import (
     merge_usage,
     without_doubtful_counts,
 )
-from translator.dialect import ResponseContext, TextLocation, UpstreamError
+from translator.dialect import ResponseContext, TextLocation, UpstreamCall, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.spliced import SPLICED
+from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
 from translator.notes import EMPTY_OUTPUT, Note
 from translator.openai_chat.reasoning_details import (
     OPAQUE,
@@ -62,11 +62,17 @@ class ChatStream:
 
     def __init__(self, context: ResponseContext) -> None:
         self.context = context
-        self.composer = MessageComposer(context)
-        self.notes, self.call_records = self.composer.notes, self.composer.call_records
+        self.notes: list[Note] = []
+        self.call_records: dict[str, UpstreamCall] = {}
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
+        self.finished = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set the state of a generation that has just begun."""
+        self.composer = MessageComposer(self.context, self.notes, self.call_records)
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
         self.upstream_id = ""
@@ -76,7 +82,7 @@ class ChatStream:
             self.composer,
             self._texts.close_segment,
             self._texts.take_hidden_details,
-            self._texts.take_hidden_text,
+            self.composer.take_hidden_reasoning,
         )
         # The id of the last chunk, how many chunks in a row had it, and whether ids prove nothing.
         self._chunk_id, self._chunks_with_id, self._ids_vary = "", 0, False
@@ -88,7 +94,14 @@ class ChatStream:
         self._repeats_stream: bool | None = None
         self._is_cumulative = False  # whether each message repeats all content so far
         self._last_was_usage = False  # whether the last chunk contained only usage
-        self.finished = False
+
+    def _begin_again(self) -> None:
+        """Forget the first generation; a client that does not stream has not seen it."""
+        written = self.composer.writer.events
+        self.call_records.clear()
+        self.notes.append(FIRST_DROPPED)
+        self._begin()
+        self.composer.writer.events = written
 
     def fail(self, error: UpstreamError) -> list[Event]:
         events = self.composer.writer.events = []
@@ -121,8 +134,12 @@ class ChatStream:
                 and chunk["id"] != self._chunk_id
                 and self._begins_again(chunk["id"], delta)
             ):
-                self.end_with_error(SPLICED)
-                return
+                if not self.context.whole:
+                    self.end_with_error(SPLICED)
+                    return
+                self._begin_again()
+                self._chunk_id = chunk["id"]
+                self._read_envelope(chunk)
             self._chunks_with_id += 1
             if type(delta) is not dict:
                 self._add_message(message_of(choice))
@@ -381,8 +398,8 @@ class ChatStream:
     def _finish(self) -> None:
         """Close open blocks and end the message with the stop reason of docs/mapping.md."""
         self._close_open_block()
-        if not self.composer.has_output and FINISH_REASONS.get(self._finish_reason) in COMPLETE:
-            self._texts.show_hidden_reasoning()
+        if FINISH_REASONS.get(self._finish_reason) in COMPLETE:
+            self.composer.show_hidden_reasoning()
         matched = self.composer.matched_stop or self._upstream_stop
         if matched is not None:
             self._finish_message("stop_sequence", stop_sequence=matched)

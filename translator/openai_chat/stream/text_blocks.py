@@ -20,9 +20,6 @@ Kind = Literal["", "text", "thinking"]
 UNSIGNED_REASONING: Final = Note(
     "content", "dropped", "encrypted reasoning: no keys to sign it with"
 )
-REASONING_AS_TEXT: Final = Note(
-    "content", "repaired", "the answer had reasoning alone; it is shown as text"
-)
 DROPPED_CITATION: Final = Note("content", "dropped", "a citation without its text")
 
 
@@ -43,7 +40,6 @@ class TextBlocks:
         if profile.think_tags or profile.think_tags_opened:
             self._tags = ThinkTags(maybe_opened=profile.think_tags_opened)
         self._details: list[dict[str, Any]] = []
-        self._hidden_reasoning = TextBuffer()
         # Fragments that no block shows, because the client asked for no thinking.
         self._hidden_details: list[dict[str, Any]] = []
         self.pending_citations: list[
@@ -103,7 +99,7 @@ class TextBlocks:
         context = self._composer.context
         if context.thinking == "hidden":
             self._hidden_details += details
-            self._hidden_reasoning.append(piece)
+            self._composer.add_thinking(self._key, piece)
             return
         if not (piece or details):
             return
@@ -115,25 +111,6 @@ class TextBlocks:
         self._details += details
         self._lengths["thinking"] += len(piece)
         self._composer.add_thinking(self._key, piece)
-
-    def show_hidden_reasoning(self) -> None:
-        """Send the reasoning as text: the answer of a server that put all of it there.
-
-        Without it, a client that asked for no thinking would get an empty message, which agents
-        take for a finished turn (musistudio/claude-code-router#1596).
-        """
-        if reasoning := self._hidden_reasoning.getvalue().strip():
-            self._composer.add_note(REASONING_AS_TEXT)
-            self.characters -= len(reasoning)
-            self._add_plain_text(reasoning)
-            self.close_segment()
-
-    def take_hidden_text(self) -> str:
-        """Return the reasoning that no block shows; the record of the next call contains it."""
-        text = self._hidden_reasoning.getvalue()
-        if text:
-            self._hidden_reasoning = TextBuffer()
-        return text
 
     def take_hidden_details(self) -> list[dict[str, Any]]:
         """Return the entries that no block shows; the id of the next tool call contains them."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from translator.anthropic.stop_reason import is_at_limit
-from translator.anthropic.usage import CALL_CHARACTERS, Usage
+from translator.anthropic.token_estimate import CALL_CHARACTERS
+from translator.anthropic.usage import Usage
 from translator.dialect import UpstreamCall
 from translator.message_stream.message_composer import Block, MessageComposer
 from translator.notes import Note

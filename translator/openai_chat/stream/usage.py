@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from translator.anthropic.token_estimate import tokens_of_characters
 from translator.anthropic.usage import Usage, usage_from_openai
 from translator.notes import Note
-
-CHARACTERS_PER_TOKEN: Final = 4
 
 ESTIMATED_USAGE: Final = Note(
     "usage", "emulated", "the upstream reported no final usage; it is estimated"
@@ -88,7 +87,7 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
 
 def estimated_usage(reported: Usage, input_estimate: int, characters: int) -> tuple[Usage, Note]:
     """Estimate counts that were not reported; ``characters`` is the length of the response."""
-    output_estimate = -(-characters // CHARACTERS_PER_TOKEN)
+    output_estimate = tokens_of_characters(characters)
     estimate = replace(
         reported,
         input=input_estimate if reported.input is None else reported.input,

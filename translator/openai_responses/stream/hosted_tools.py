@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from translator.anthropic.content_blocks import DIRECT
 from translator.dialect import ResponseContext
 from translator.openai_responses.types import OutputItem
 from translator.stream.tool_arguments import compact_json, parse_arguments
@@ -39,13 +40,13 @@ def _use_id(item: OutputItem) -> str:
 def web_search_blocks(item: OutputItem) -> list[Block]:
     use_id = _use_id(item)
     action = _dict(item.get("action"))
-    use = {"type": "server_tool_use", "id": use_id, "name": "web_search"}
+    use = {"type": "server_tool_use", "id": use_id, "name": "web_search", **DIRECT}
     content: Any = [_search_result(source["url"]) for source in _sources(action)]
     if item.get("status") == "failed":
         content = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
     return [
         use | {"input": _search_input(action)},
-        {"type": "web_search_tool_result", "tool_use_id": use_id, "content": content},
+        {"type": "web_search_tool_result", "tool_use_id": use_id, "content": content, **DIRECT},
     ]
 
 
@@ -94,6 +95,7 @@ def code_interpreter_blocks(item: OutputItem) -> list[Block]:
             "id": use_id,
             "name": "code_execution",
             "input": {"code": item.get("code") or ""},
+            **DIRECT,
         },
         {"type": "code_execution_tool_result", "tool_use_id": use_id, "content": result},
     ]
@@ -117,7 +119,9 @@ def mcp_call_blocks(item: OutputItem) -> list[Block]:
             "type": "mcp_tool_result",
             "tool_use_id": use_id.replace("srvtoolu_", "mcptoolu_"),
             "is_error": bool(error),
-            "content": [{"type": "text", "text": text if isinstance(text, str) else ""}],
+            "content": [
+                {"type": "text", "text": text if isinstance(text, str) else "", "citations": None}
+            ],
         },
     ]
 

@@ -6,7 +6,7 @@ only what is missing. The content sent so far is stored for each item and part.
 
 from typing import Any
 
-from translator.anthropic.usage import CALL_CHARACTERS
+from translator.anthropic.token_estimate import CALL_CHARACTERS
 from translator.message_stream.citations import cite_annotation
 from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.message_composer import Key, MessageComposer

@@ -23,12 +23,12 @@ from translator.anthropic.usage import (
     has_doubtful_counts,
     without_doubtful_counts,
 )
-from translator.dialect import ResponseContext, TextLocation, UpstreamError
+from translator.dialect import ResponseContext, TextLocation, UpstreamCall, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.spliced import SPLICED
-from translator.notes import EMPTY_OUTPUT
+from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
+from translator.notes import EMPTY_OUTPUT, Note
 from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.request.id_mapping import message_id
 from translator.stream.unknown_events import UnknownEvents
@@ -65,11 +65,17 @@ class ResponsesStream:
 
     def __init__(self, context: ResponseContext) -> None:
         self.context = context
-        self.composer = MessageComposer(context)
-        self.notes, self.call_records = self.composer.notes, self.composer.call_records
+        self.notes: list[Note] = []
+        self.call_records: dict[str, UpstreamCall] = {}
         self.unknown = UnknownEvents()
         self.fault: Exception | None = None
         self.error: UpstreamError | None = None
+        self.finished = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set the state of a generation that has just begun."""
+        self.composer = MessageComposer(self.context, self.notes, self.call_records)
         self._created_id = ""  # the response's id in ``response.created``
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
@@ -78,7 +84,14 @@ class ResponsesStream:
         self._failure: tuple[UpstreamError, Any] | None = None
         self._items = OutputItems()
         self._blocks = OutputBlocks(self.composer)
-        self.finished = False
+
+    def _begin_again(self) -> None:
+        """Forget the first generation; a client that does not stream has not seen it."""
+        written = self.composer.writer.events
+        self.call_records.clear()
+        self.notes.append(FIRST_DROPPED)
+        self._begin()
+        self.composer.writer.events = written
 
     @end_on_malformed_data
     def feed(self, *events: UpstreamEvent) -> None:
@@ -185,8 +198,10 @@ class ResponsesStream:
         response = event.get("response")
         id_ = response.get("id") if isinstance(response, dict) else None
         if self._created_id and id_ and str(id_) != self._created_id and self._items.has_any:
-            self.end_with_error(SPLICED)
-            return
+            if not self.context.whole:
+                self.end_with_error(SPLICED)
+                return
+            self._begin_again()
         self._created_id = self._created_id or str(id_ or "")
         self._read_response_start(event)
 
@@ -241,6 +256,8 @@ class ResponsesStream:
             self.notes.append(LIMIT_REACHED)
         if self.usage.source == "missing" and self._blocks.characters:
             self._estimate()
+        if not incomplete_reason and not self._blocks.waits_for_approval:
+            self.composer.show_hidden_reasoning()
         if self.composer.matched_stop is not None:
             self._finish_message("stop_sequence")
             return

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from translator.anthropic.token_estimate import tokens_of_characters
 from translator.anthropic.usage import Usage, usage_from_openai
 from translator.notes import Note
-
-CHARACTERS_PER_TOKEN: Final = 4
 
 ESTIMATED_USAGE: Final = Note(
     "usage", "emulated", "the upstream reported no final usage; it is estimated"
@@ -53,9 +52,7 @@ def estimated_usage(reported: Usage, input_estimate: int, characters: int) -> Us
     return replace(
         reported,
         input=input_estimate if reported.input is None else reported.input,
-        output=-(-characters // CHARACTERS_PER_TOKEN)
-        if reported.output is None
-        else reported.output,
+        output=tokens_of_characters(characters) if reported.output is None else reported.output,
         source="estimated",
     )
 

@@ -10,7 +10,7 @@ from proxy.ledger.maintenance.token_calibration import BOUNDS, HEADROOM, MIN_SAM
 from proxy.models import Team, Transcript
 from tests.proxy.ledger.conftest import drain_all
 from tests.proxy.ledger.factories import NOON, body, closing, exchange_id, opening
-from translator.request.token_estimate import estimate_tokens
+from translator.anthropic.token_estimate import estimate_tokens
 
 pytestmark = pytest.mark.django_db
 

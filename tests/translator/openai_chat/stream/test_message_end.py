@@ -48,7 +48,7 @@ def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(siz
     for start in range(0, len(text), size):
         decoder.feed(chunk(content=text[start : start + size]))
 
-    assert decoder.usage.output == 4  # 16 characters: the text and the sequence
+    assert decoder.usage.output == 5  # 16 characters: the text and the sequence
 
 
 def test_stop_sequences_are_not_looked_for_in_reasoning_or_arguments():
@@ -167,9 +167,9 @@ def test_counts_that_cannot_be_true_are_estimated_with_a_note(counts):
     events = machine.feed(chunk(content="Hello, you."), chunk("stop"), {"usage": counts})
     events += machine.end()
 
-    assert (machine.usage.source, machine.usage.output) == ("estimated", 3)
+    assert (machine.usage.source, machine.usage.output) == ("estimated", 4)
     assert machine.usage.input == (counts["prompt_tokens"] or 50)
-    assert events[-2]["usage"]["output_tokens"] == 3
+    assert events[-2]["usage"]["output_tokens"] == 4
     assert any(note.reason.startswith("bad_usage") for note in machine.notes)
 
 

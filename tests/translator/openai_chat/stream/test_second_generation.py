@@ -6,9 +6,9 @@ from tests.for_each import for_each
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
 from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
-from translator.message_stream.spliced import SPLICED
+from translator.message_stream.message_composer import REASONING_AS_TEXT
+from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
 from translator.openai_chat.stream.chat_stream import ChatStream
-from translator.openai_chat.stream.text_blocks import REASONING_AS_TEXT
 
 
 def chunk(id_: str | None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
@@ -42,6 +42,22 @@ def test_a_role_with_a_new_id_after_content_is_a_second_generation(chunks, is_sp
 
     assert (stream.error is SPLICED) == is_spliced
     assert (events[-1]["type"] == "error") == is_spliced
+
+
+def test_a_whole_answer_is_the_second_generation_alone():
+    first = {"id": "call_1", "index": 0, "function": {"name": "f", "arguments": '{"a":'}}
+    stream, events = fed(
+        chunk("a", **ROLE), chunk("a", content="one"), chunk("a", tool_calls=[first]),
+        {**chunk("b", **ROLE), "model": "m2"}, chunk("b", content="two"), chunk("b", "stop"),
+        whole=True,
+    )  # fmt: skip
+
+    message = fold(events)
+    assert [block["text"] for block in message["content"]] == ["two"]
+    assert message["stop_reason"] == "end_turn"
+    assert (stream.upstream_id, stream.upstream_model) == ("b", "m2")
+    assert FIRST_DROPPED in stream.notes
+    assert stream.error is None
 
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

@@ -96,7 +96,7 @@ def test_an_mcp_call_has_its_server_and_result(fields, text, is_error):
 
     assert (use["name"], use["server_name"], use["input"]) == ("find", "wiki", {"q": 1})
     assert result["tool_use_id"] == use["id"]
-    assert result["content"] == [{"type": "text", "text": text}]
+    assert result["content"] == [{"type": "text", "text": text, "citations": None}]
     assert result["is_error"] is is_error
 
 

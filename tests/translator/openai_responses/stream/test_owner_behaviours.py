@@ -81,7 +81,8 @@ def test_behaviour_3_a_tool_starts_flows_and_stops_once_with_its_parsed_input(cl
     rest = machine.feed(done(1, **call('{"city":"Oslo"}')))
 
     start, *deltas, stop = events[1:]
-    tool = {"type": "tool_use", "id": "call_1", "name": "get_weather"}
+    tool: dict[str, object] = {"type": "tool_use", "id": "call_1", "name": "get_weather"}
+    tool["caller"] = {"type": "direct"}
     assert start["content_block"] == tool | {"input": {}}
     pieces = [delta["delta"]["partial_json"] for delta in deltas]
     assert pieces == ["", '{"city":', '"Oslo"}']

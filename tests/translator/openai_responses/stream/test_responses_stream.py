@@ -380,5 +380,5 @@ def test_zero_tokens_beside_text_are_estimated_with_a_note():
         completed(output_message("Hello, you."), usage={"input_tokens": 0, "output_tokens": 0})
     )
 
-    assert (machine.usage.source, machine.usage.input, machine.usage.output) == ("estimated", 50, 3)
+    assert (machine.usage.source, machine.usage.input, machine.usage.output) == ("estimated", 50, 4)
     assert any(note.reason.startswith("bad_usage") for note in machine.notes)

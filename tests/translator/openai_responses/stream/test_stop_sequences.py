@@ -24,7 +24,7 @@ def test_a_stop_sequence_ends_the_answer_at_once_with_estimated_usage():
 
     end = events[-2]["delta"]
     assert (end["stop_reason"], end["stop_sequence"]) == ("stop_sequence", "END")
-    assert events[-2]["usage"] == Usage(input=7, output=2).to_delta()
+    assert events[-2]["usage"] == Usage(input=7, output=3).to_delta()
     assert machine.usage.source == "estimated"
     assert machine.finished
 
@@ -37,7 +37,7 @@ def test_the_estimate_at_a_stop_sequence_is_the_same_however_the_text_is_cut(siz
     for start in range(0, len(whole), size):
         machine.feed(text(whole[start : start + size]))
 
-    assert machine.usage.output == 4  # 16 characters: the text and the sequence
+    assert machine.usage.output == 5  # 16 characters: the text and the sequence
 
 
 @for_each("kind", ["text", "item"])

@@ -157,7 +157,7 @@ def test_errors_of_a_search_are_blocks_and_the_model_goes_on(
         "too_many_requests", "unavailable", "max_uses_exceeded", "max_uses_exceeded",
     ]  # fmt: skip
     assert reply["stop_reason"] == "end_turn"
-    assert "server_tool_use" not in reply["usage"]
+    assert reply["usage"]["server_tool_use"] is None
 
 
 def test_a_model_that_only_searches_is_paused(gateway: GatewayClient, endpoint: ScriptedUpstream):

@@ -30,6 +30,10 @@ NUMBER_CHARACTERS: Final = 5
 TOKENS_PER_BLOCK: Final = 4
 TOKENS_PER_MESSAGE: Final = 4
 TOKENS_PER_CALL: Final = 12
+"""Beside its name and its arguments."""
+CALL_CHARACTERS: Final = round(TOKENS_PER_CALL * CHARACTERS_PER_TOKEN)
+"""The same for streams, which count characters. Estimated outputs of recorded answers are 1.02 of
+what was reported (calls and text of OpenAI's APIs): ``python -m benchmarks.output_estimate``."""
 TOKENS_PER_TOOL: Final = 12
 TOKENS_PER_REQUEST: Final = 24
 

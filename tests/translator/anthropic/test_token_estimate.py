@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.for_each import for_each
-from translator.request.token_estimate import (
+from translator.anthropic.token_estimate import (
     MARGIN,
     MAX_PDF_PAGES,
     MAX_UNSEEN_PAGES,
