@@ -19,14 +19,17 @@ from translator.upstream_errors.paths import moved_origins
 
 from . import item_shapes
 from .history_shapes import (
+    FILE_PARTS,
+    IMAGE_PARTS,
+    NO_FILE,
     NO_IMAGE,
     OLD_IMAGE,
-    count_images,
+    count_parts,
     hoist_system_text,
     merge_turns,
     move_system_text,
     split_calls,
-    without_images,
+    without_parts,
     write_calls_as_text,
 )
 
@@ -333,8 +336,17 @@ def _keep_images(body: Body, value: str) -> Body | None:
     keep = int(value) if value.isdigit() else 0
     changed = dict(body)
     for name in ("messages", "input"):
-        if count_images(body.get(name)) > keep:
-            changed[name] = without_images(body[name], keep, OLD_IMAGE if keep else NO_IMAGE)
+        if count_parts(body.get(name), IMAGE_PARTS) > keep:
+            text = OLD_IMAGE if keep else NO_IMAGE
+            changed[name] = without_parts(body[name], IMAGE_PARTS, text, keep)
+    return changed
+
+
+def _omit_files(body: Body, _: str) -> Body | None:
+    changed = dict(body)
+    for name in ("messages", "input"):
+        if count_parts(body.get(name), FILE_PARTS):
+            changed[name] = without_parts(body[name], FILE_PARTS, NO_FILE)
     return changed
 
 
@@ -500,6 +512,11 @@ EDITS: Final[Mapping[str, Edit]] = {
         _keep_images,
         Note("messages", "dropped", "the model does not accept images: sent without them"),
         "images",
+    ),
+    "files_as_text": Edit(
+        _omit_files,
+        Note("messages", "dropped", "the model does not accept files: sent without them"),
+        "files",
     ),
     "max_images": Edit(_keep_images, None),
     "max_tools": Edit(_keep_tools, None, "max_tools"),

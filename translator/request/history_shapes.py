@@ -13,7 +13,9 @@ Message = dict[str, Any]
 
 NO_IMAGE: Final = "[image omitted: this model takes no images]"
 OLD_IMAGE: Final = "[image omitted: this model takes fewer images]"
+NO_FILE: Final = "[file omitted: this model takes no files]"
 IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
+FILE_PARTS: Final = frozenset({"file", "input_file"})
 
 
 def merge_turns(messages: Sequence[Message]) -> list[Message]:
@@ -102,20 +104,23 @@ def hoist_system_text(messages: Sequence[Message]) -> list[Message]:
     return [{**system[0], "content": content}, *others]
 
 
-def count_images(value: Any) -> int:
-    """Return the number of images in messages or input items."""
+def count_parts(value: Any, kinds: frozenset[str]) -> int:
+    """Return the number of images or files in messages or input items."""
     if isinstance(value, list):
-        return sum(map(count_images, value))
+        return sum(count_parts(item, kinds) for item in value)
     if not isinstance(value, dict):
         return 0
-    if value.get("type") in IMAGE_PARTS:
+    if value.get("type") in kinds:
         return 1
-    return count_images(value.get("content")) + count_images(value.get("output"))
+    return count_parts(value.get("content"), kinds) + count_parts(value.get("output"), kinds)
 
 
-def without_images(value: Any, keep: int = 0, text: str = NO_IMAGE) -> Any:
-    """Return messages or input items with a text in place of each image but the last ``keep``."""
-    surplus = count_images(value) - keep
+def without_parts(value: Any, kinds: frozenset[str], text: str, keep: int = 0) -> Any:
+    """Return messages or input items with a text in place of each part but the last ``keep``.
+
+    Content that is only text then becomes one string, which is all that some servers take.
+    """
+    surplus = count_parts(value, kinds) - keep
 
     def replaced(part: Any) -> Any:
         nonlocal surplus
@@ -123,16 +128,24 @@ def without_images(value: Any, keep: int = 0, text: str = NO_IMAGE) -> Any:
             return [replaced(item) for item in part]
         if not isinstance(part, dict):
             return part
-        if part.get("type") in IMAGE_PARTS:
+        if part.get("type") in kinds:
             surplus -= 1
             if surplus < 0:
                 return part
-            kind = "text" if part["type"] == "image_url" else "input_text"
+            kind = "input_text" if part["type"].startswith("input_") else "text"
             return {"type": kind, "text": text}
         return {
-            name: replaced(inner) if name in ("content", "output") else inner
+            name: join_text_parts(replaced(inner))
+            if name == "content" and count_parts(inner, kinds)
+            else replaced(inner)
+            if name == "output"
+            else inner
             for name, inner in part.items()
         }
+
+    def join_text_parts(parts: Any) -> Any:
+        is_chat = all(part.get("type") == "text" for part in parts)
+        return join_texts(parts) if is_chat else parts
 
     return replaced(value)
 

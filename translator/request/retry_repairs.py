@@ -36,12 +36,15 @@ from .body_edits import (
     reasoning_is_off,
     schema_format,
 )
-from .history_shapes import count_images
+from .history_shapes import FILE_PARTS, IMAGE_PARTS, count_parts
 
-BAD_REQUEST: Final = frozenset({400, 422})
-REFUSAL_STATUSES: Final = frozenset({*BAD_REQUEST, 404, 413, 500})
-"""Statuses with which servers reject a part of a request: llama.cpp and LiteLLM also send 500,
-MLX 404, and some servers send 413 if the output limit is too large."""
+REFUSAL_STATUSES: Final = frozenset({400, 404, 405, 413, 415, 422, 424, 500, 501, 502, 503})
+"""Statuses with which servers reject a part of a request. The status says little: llama.cpp,
+LiteLLM and new-api send 500, MLX and OpenRouter 404, TGI 422 and 424, and some servers send 413 if
+the output limit is too large. So the error's code and words decide."""
+FOREIGN_ITEM: Final = 401
+"""GitHub Copilot's status for an item of another connection (anomalyco/opencode#31236)."""
+REPAIRABLE: Final = frozenset({*REFUSAL_STATUSES, FOREIGN_ITEM})
 
 MIN_OUTPUT_ROOM: Final = 1_024
 """Tokens. If the prompt leaves less of the context window, the request is not repaired: the client
@@ -50,6 +53,8 @@ SPARE_TOKENS: Final = 16
 """SGLang requires the total to be smaller than the window, not equal to it."""
 MIN_DESCRIPTION: Final = 64
 """Characters. No server limits descriptions to less; a smaller number means something else."""
+USUAL_DESCRIPTION: Final = 1_024
+"""Characters: the limit of OpenAI and Azure, for an error without a number."""
 SAMPLING: Final = frozenset({"temperature", "top_p", "top_k"})
 MAX_FIELDS: Final = 8
 """Fields that one repair leaves out; pydantic and serde report several at once."""
@@ -84,7 +89,7 @@ class Rule:
 
     title: str
     read: Callable[[Refusal, Body], "Reading | None"]
-    statuses: frozenset[int] = BAD_REQUEST
+    statuses: frozenset[int] = REFUSAL_STATUSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ def repair_by(rules: Sequence[Rule]) -> Callable[[Body, int, Any], Repair | None
     """Return a ``repair`` function: it applies the first rule that changes the body."""
 
     def repair(body: Body, status: int, error: Any) -> Repair | None:
-        if status not in REFUSAL_STATUSES:
+        if status not in REPAIRABLE:
             return None
         refusal = Refusal(body, status, error)
         for rule in rules:
@@ -214,6 +219,9 @@ def _fields_named(name: str, body: Body) -> list[str]:
     """
     if name in FIELDS:
         return [name] if has_field(body, name) else []
+    parent = name.rpartition(".")[0]
+    if parent in FIELDS:  # a part of a field that is left out as a whole
+        return _fields_named(parent, body)
     parts = name.replace("[]", "").split(".")
     found = []
     for path in FIELDS:
@@ -248,7 +256,9 @@ EFFORT_PATHS: Final = frozenset(
     {"reasoning", "reasoning.effort", "reasoning_effort", "output_config.effort", "effort"}
 )
 EFFORT_WORDS: Final = _words(
-    r"reasoning[._ ]?effort|\breasoning level|\bthinking[ _]level|\beffort\b"
+    r"reasoning[._ ]?effort|\breasoning (?:level|value)|\bthink(?:ing)?[ _](?:level|value)"
+    r"|\beffort\b"
+    r"|(?:not|n't) support thinking\b|\bthinking is (?:not|un) ?supported"
 )
 NAMED_VALUES: Final = _words(
     r"(?:supported|valid) (?:values|efforts|levels|options)|support(?:s|ed)(?: only)?:|allowed"
@@ -265,9 +275,7 @@ def _effort(refusal: Refusal, body: Body) -> Reading | None:
     is_structured = bool(EFFORT_PATHS & {*refusal.paths})
     # Only efforts are read from the raw text, and only if the server says what it is about.
     named = _named_efforts(refusal.raw if is_structured else refusal.words, sent)
-    said = (
-        f"{refusal.code} {refusal.param}".strip() if is_structured else refusal.says(EFFORT_WORDS)
-    )
+    said = _code_and_path(refusal) if is_structured else refusal.says(EFFORT_WORDS)
     if not said and len(named) > 1 and re.search(rf"['\"`]{sent}['\"`]", refusal.words):
         said = refusal.says(UNSUPPORTED, NAMED_VALUES)  # no other field has such values
     if not said:
@@ -304,14 +312,17 @@ def _named_efforts(text: str, sent: str) -> list[str]:
 # Limits
 
 LIMIT: Final = _words(
-    r"(?:at most|max(?:imum)?|up to|limit|no more than|more than|exceeds?|less than or equal to|<=)"
+    r"(?:at most|max(?:imum)?|up to|limit|no more than|more than|exceeds?|less than or equal to|<="
+    r"|greater than|larger than"
+    r"|(?<=[\ds]) >)"
     r"[^\d]{0,48}?(\d{1,6})(?!\d|\.\d)"
 )
 TOOL_WORDS: Final = _words(r"\b(?:tools?|functions?|function declarations?)\b")
 IMAGE_WORDS: Final = _words(r"\b(?:images?|image_url|input_image)\b")
 PART_OF_TOOL: Final = _words(r"\b(?:characters?|strings?|tokens?|descriptions?|names?|bytes)\b")
 MANY: Final = _words(
-    r"too many|too long|at most|max(?:imum)?|up to|limit|exceed|more than|no more|<="
+    r"too many|too much|too long|at most|max(?:imum)?|up to|limit|exceed|more than|no more|<="
+    r"|less than or equal"
 )
 
 
@@ -333,12 +344,46 @@ def _too_many_tools(refusal: Refusal, body: Body) -> Reading | None:
 
 
 def _too_many_images(refusal: Refusal, body: Body) -> Reading | None:
-    count = count_images(body.get("messages")) + count_images(body.get("input"))
+    count = _count_parts(body, IMAGE_PARTS)
     said = refusal.says(IMAGE_WORDS, MANY) if count > 1 else ""
     if not said or refusal.says(_words(r"\b(?:pixels?|bytes|[mk]i?b|dimensions?|width|height)\b")):
         return None
     limit = _limit_in(refusal, count)
     return Reading(f"{said}: {limit}", (Lesson("max_images", str(limit)),)) if limit else None
+
+
+def _count_parts(body: Body, kinds: frozenset[str]) -> int:
+    return count_parts(body.get("messages"), kinds) + count_parts(body.get("input"), kinds)
+
+
+FILE_WORDS: Final = _words(
+    r"['\"`]?\b(?:input_)?files?\b|\bpdfs?\b|\bdocuments?\b|content\[\]\.type|\bfile_data\b"
+)
+NO_FILES: Final = _words(
+    UNSUPPORTED.pattern + r"|supported values|expected [`'\"](?:input_)?text"
+    r"|invalid value|only supports?|not enabled"
+)
+BAD_FILE: Final = _words(
+    r"(?:failed|unable) to (?:parse|read|process|open|load|extract)"
+    r"|(?:could|can)(?:not| not|n't) be (?:read|parsed|opened|processed)|corrupt|password|encrypted pdf|no pages|not a valid pdf"
+)
+FILE_PATH: Final = re.compile(r"\b(?:file|file_data|input_file|filename)\b")
+
+
+def _refused_files(refusal: Refusal, body: Body) -> Reading | None:
+    """Read that the model takes no files, or that it cannot read one of this request's.
+
+    The latter says nothing about other files: it is not remembered.
+    """
+    if not _count_parts(body, FILE_PARTS):
+        return None
+    is_named = any(FILE_PATH.search(path) for path in refusal.paths)
+    bad = refusal.says(BAD_FILE) if FILE_WORDS.search(refusal.raw) else ""
+    lesson = Lesson("files_as_text")
+    if bad and (applied := apply_lesson(body, lesson)) is not None:
+        return Reading(bad, body=applied[0], note=applied[1])
+    said = refusal.says(FILE_WORDS, NO_FILES) or (is_named and refusal.says(NO_FILES))
+    return Reading(said, (lesson,)) if said else None
 
 
 DESCRIPTION_PATH: Final = re.compile(r"tools?\b.{0,200}\bdescription['\"`]?\Z")
@@ -349,10 +394,12 @@ def _long_description(refusal: Refusal, body: Body) -> Reading | None:
     longest = max(_description_lengths(body.get("tools")), default=0)
     if longest <= MIN_DESCRIPTION:
         return None
-    is_named = DESCRIPTION_PATH.search(refusal.param) is not None
+    is_named = any(DESCRIPTION_PATH.search(path) for path in (refusal.param, *refusal.paths))
     if not is_named and not refusal.says(DESCRIPTION_WORDS, MANY):
         return None
     limit = _limit_in(refusal, longest, MIN_DESCRIPTION)
+    if not limit and longest > USUAL_DESCRIPTION and refusal.says(_words("too long")):
+        limit = USUAL_DESCRIPTION
     if not limit:
         return None
     return Reading(f"description: {limit}", (Lesson("max_description", str(limit)),))
@@ -376,12 +423,14 @@ BAD_REASONING: Final = _words(
     r"encrypted[_ ]content|required (?:following|['\"`]?reasoning['\"`]?) item"
     r"|item with id.{0,100} (?:not found|does not exist)"
     r"|(?:\brs_\w+|reasoning (?:item|content|block)s?)"
-    r".{0,80}(?:not found|invalid|expired|could not|mismatch|refused)"
+    r".{0,80}(?:not found|invalid|expired|could not|mismatch|refused|not supported)"
+    r"|item id does not belong to this connection|duplicate item found with id"
     r"|(?:invalid|unknown|expired|unsupported) (?:type of )?reasoning(?: item| content| block)"
 )
+FOREIGN_ITEM_WORDS: Final = _words(r"item id does not belong")
 BAD_REASONING_CODES: Final = frozenset(
     {"invalid_encrypted_content", "item_not_found", "thinking_signature_invalid",
-     "invalid_reasoning_item", "encrypted_content_invalid"}
+     "invalid_reasoning_item", "encrypted_content_invalid", "invalid_union"}
 )  # fmt: skip
 
 
@@ -393,12 +442,18 @@ def _refused_reasoning(refusal: Refusal, body: Body) -> Reading | None:
     items = body.get("input")
     if not isinstance(items, list):
         return None
+    if refusal.status == FOREIGN_ITEM and not refusal.says(FOREIGN_ITEM_WORDS):
+        return None
     said = refusal.code if refusal.code in BAD_REASONING_CODES else refusal.says(BAD_REASONING)
-    is_named = any(path.startswith("input[]") and "encrypted" in path for path in refusal.paths)
-    if not (said or is_named):
+    is_named = any(
+        path == "input[].id" or (path.startswith("input[]") and "encrypted" in path)
+        for path in refusal.paths
+    )
+    is_mute = refusal.code == "not_found" and not refusal.raw  # GitHub Copilot's, with status 404
+    if not (said or is_named or is_mute):
         return None
     words, note = (
-        said or refusal.param,
+        said or _code_and_path(refusal),
         Note("messages", "dropped", "the upstream refused its own reasoning: sent without it"),
     )
     rest = [
@@ -408,6 +463,8 @@ def _refused_reasoning(refusal: Refusal, body: Body) -> Reading | None:
     ]
     if rest and rest != items:
         return Reading(words, body={**body, "input": rest}, note=note)
+    if not said:
+        return None
     # The server speaks of reasoning that this body does not have: no more of it is requested.
     asked = apply_lesson(body, Lesson("exclude", "reasoning.encrypted_content"))
     return Reading(words, body=asked[0], note=asked[1]) if asked is not None else None
@@ -417,7 +474,7 @@ def _refused_reasoning(refusal: Refusal, body: Body) -> Reading | None:
 
 SCHEMA_WORDS: Final = _words(
     r"response_format|json_schema|json schema|structured[ _]outputs?|text\.format|guided[_ ]"
-    r"|json mode|output format"
+    r"|json mode|output format|response format|response mime type"
 )
 SCHEMA_PATHS: Final = ("response_format", "text.format", "text")
 BAD_SCHEMA: Final = _words(r"invalid schema|schema is invalid|in context=|additionalProperties")
@@ -426,8 +483,9 @@ BAD_SCHEMA: Final = _words(r"invalid schema|schema is invalid|in context=|additi
 SCHEMA_CONTENT: Final = _words(
     r"keyword|propert(?:y|ies)|grammar|regex|pattern|\$?\bref\b|(?:any|one|all)of\b|nested|enum"
     r"|min(?:items|length|imum)|max(?:items|length|imum)|additional|recursi|depth|complex"
+    r"|\btools?\b|\bfunction|\bthinking\b"
 )
-"""Words about a part of a schema, as opposed to schemas at all."""
+"""Words about a part of a schema, or of a request with tools, as opposed to schemas at all."""
 
 
 def _json_schema(refusal: Refusal, body: Body) -> Reading | None:
@@ -440,7 +498,12 @@ def _json_schema(refusal: Refusal, body: Body) -> Reading | None:
     if not (path or said) or any(p.endswith(".strict") for p in refusal.paths):
         return None
     is_refused = refusal.code in UNSUPPORTED_CODES | VALUE_CODES or refusal.says(UNSUPPORTED)
-    wants_other = refusal.says(_words(r"must be|expected|should be|one of|supported values"))
+    wants_other = refusal.says(
+        _words(
+            r"must be|expected|should be|one of|supported values|enabled only|only enabled"
+            r"|cannot|can't|at the same time"
+        )
+    )
     if not (is_refused or wants_other):
         return None
     lesson = Lesson("schema_as_prompt", "" if schema_format(body) is not None else "text")
@@ -453,9 +516,11 @@ def _json_schema(refusal: Refusal, body: Body) -> Reading | None:
 
 CHOICE_WORDS: Final = _words(
     r"tool[_ ]choice|forced? (?:tool|function)|forces tool|tool use is forced|required tool"
+    r"|type must be string, but is object"  # llama.cpp's JSON library, of a named tool
 )
 CHOICE_REFUSED: Final = _words(
     UNSUPPORTED.pattern + r"|only .{0,20}auto|may not|cannot|can't|must be|should be|thinking"
+    r"|invalid tool|requires\b"
 )
 
 
@@ -474,6 +539,7 @@ def _forced_choice(refusal: Refusal, body: Body) -> Reading | None:
 ROLE_WORDS: Final = _words(
     r"developer|unexpected (?:message )?role|(?:invalid|unknown|unsupported) (?:message )?role"
     r"|role (?:must|should) be|roles? (?:are|is) (?:not )?(?:supported|allowed)"
+    r"|(?:incorrect|wrong) role|'role' has (?:an )?invalid value"
 )
 ROLE_PATH: Final = re.compile(r"(?:messages|input)\[\](?:\..{0,80})?\brole\Z")
 
@@ -499,10 +565,14 @@ def _developer_role(refusal: Refusal, body: Body) -> Reading | None:
 def _output_limit(refusal: Refusal, body: Body) -> Reading | None:
     """Lower the output limit to what the upstream's error leaves room for."""
     sent = {n: body[n] for n in OUTPUT_LIMITS if type(body.get(n)) is int}
-    said = refusal.says(OUTPUT_LIMIT_WORDS)
+    named = [path for path in refusal.paths if path in OUTPUT_LIMITS]
+    said = refusal.says(OUTPUT_LIMIT_WORDS) or " ".join(named)
     if not sent or not said:
         return None
-    if limit := read_output_limit(refusal.words):
+    limit = read_output_limit(refusal.words)
+    if not limit and (named or refusal.says(OUTPUT_FIELD)):
+        limit = _other_output_limit(refusal, max(sent.values()))
+    if limit:
         return Reading(said, (Lesson("max_output", str(limit)),))
     room = _room_for_output(body, max(sent.values()), refusal.words)
     too_large = [name for name, tokens in sent.items() if tokens > room]
@@ -512,6 +582,19 @@ def _output_limit(refusal: Refusal, body: Body) -> Reading | None:
     return Reading(said, body=body | dict.fromkeys(too_large, room), note=note)
 
 
+def _other_output_limit(refusal: Refusal, sent: int) -> int:
+    """Return a limit in words that no server is known for; 0 if they are about the window."""
+    if read_token_limits(refusal.words).window:
+        return 0
+    span = OUTPUT_RANGE.search(refusal.words)
+    named = int(span[1]) if span else 0
+    return named if MIN_OUTPUT_LIMIT <= named < sent else _limit_in(refusal, sent, MIN_OUTPUT_LIMIT)
+
+
+OUTPUT_FIELD: Final = _words(r"\bmax_(?:completion_|output_|new_)?tokens(?![a-z_])")
+OUTPUT_RANGE: Final = re.compile(r"[\[(]\d{1,4}, ?(\d{1,7})[\])]")
+MIN_OUTPUT_LIMIT: Final = 256
+"""Tokens. No model writes less; a smaller number means something else."""
 OUTPUT_LIMIT_WORDS: Final = _words(
     r"\bmax_?(?:\w{0,12}tokens|outputtokens)|maximum tokens|output|completion|window"
 )
@@ -549,9 +632,11 @@ def _smallest_output(refusal: Refusal, body: Body) -> Reading | None:
 def _output_limit_field(refusal: Refusal, body: Body) -> Reading | None:
     """Rename the output limit. An error may recommend the other name, so the first one counts."""
     said = refusal.says(_words(r"\bmax_(?:completion_)?tokens\b"), UNSUPPORTED)
-    if not said:
+    named = [path for path in refusal.paths if path in OUTPUT_LIMITS]
+    if not said and not (named and refusal.says(UNSUPPORTED)):
         return None
-    refused = said.split(" … ")[0]
+    refused = named[0] if named else said.split(" … ")[0]
+    said = said or named[0]
     other = "max_completion_tokens" if refused == "max_tokens" else "max_tokens"
     return Reading(said, (Lesson("output_limit_field", other),)) if refused in body else None
 
@@ -590,7 +675,6 @@ def _missing_thinking(refusal: Refusal, body: Body) -> Reading | None:
     return Reading(said, body=rest, note=Note("thinking", "dropped", reason))
 
 
-_TEMPLATE_STATUSES: Final = frozenset({*BAD_REQUEST, 500})
 ALTERNATE: Final = _words(
     r"roles (?:must|should|need to) (?:be )?alternat\w*|alternating roles|unexpected role"
     r"|alternate (?:between )?user|consecutive (?:\w{1,12} ){0,2}(?:messages|roles)"
@@ -605,40 +689,38 @@ OPENAI_RULES: Final = (
     Rule(
         "images for a model without vision",
         _lesson(NO_IMAGES, edit="images_as_text"),
-        REFUSAL_STATUSES,
     ),
-    Rule("more images than the server takes", _too_many_images, frozenset({*REFUSAL_STATUSES})),
-    Rule("the role `developer`", _developer_role, _TEMPLATE_STATUSES),
+    Rule("more images than the server takes", _too_many_images),
+    Rule("files for a model without them, or a damaged file", _refused_files),
+    Rule("the role `developer`", _developer_role),
     Rule(
         "a system message for a chat template without that role",
         _lesson(
             _words(r"system role (?:is )?not supported|(?:not|n't) support (?:the |a )?system"),
             edit="no_system_role",
         ),
-        _TEMPLATE_STATUSES,
     ),
     Rule(
         "a system message between other messages",
         _lesson(SYSTEM_FIRST, edit="system_first"),
-        _TEMPLATE_STATUSES,
     ),
     Rule(
         "several calls in one message, for chat templates",
         _lesson(
-            _words(r"single tool[- ]calls? at once|only supports? (?:a )?single tool"),
+            _words(
+                r"single tool[- ]calls? at once|only supports? (?:a )?single tool"
+                r"|only (?:one|a single) tool[- ]?call"
+            ),
             edit="single_calls",
         ),
-        _TEMPLATE_STATUSES,
     ),
     Rule(
         "roles that do not alternate, for chat templates",
         _lesson(ALTERNATE, edit="merge_turns"),
-        _TEMPLATE_STATUSES,
     ),
     Rule(
         "roles that do not alternate because of a system message",
         _lesson(ALTERNATE, edit="system_first"),
-        _TEMPLATE_STATUSES,
     ),
     Rule(
         "tool messages for a chat template without them",
@@ -646,13 +728,12 @@ OPENAI_RULES: Final = (
             _words(ALTERNATE.pattern + r"|tool role|role ['\"]?tool|only user(?:,| and) assistant"),
             edit="calls_as_text",
         ),
-        _TEMPLATE_STATUSES,
     ),
     Rule(
         "a history without reasoning, which DeepSeek and Moonshot require",
         _lesson(
             _words(
-                r"(?:missing|must (?:be|include|contain)).{0,40}reasoning_content"
+                r"(?:missing|must (?:be(?! satisfied)|include|contain)).{0,40}reasoning_content"
                 r"|reasoning_content.{0,40}(?:missing|must be)"
             ),
             edit="fill_reasoning",
@@ -673,7 +754,7 @@ OPENAI_RULES: Final = (
         ),
     ),
     Rule("encrypted reasoning", _encrypted_reasoning),
-    Rule("reasoning of earlier turns", _refused_reasoning, frozenset({*BAD_REQUEST, 404})),
+    Rule("reasoning of earlier turns", _refused_reasoning, REPAIRABLE),
     Rule(
         "summaries of reasoning",
         _lesson(
@@ -683,13 +764,13 @@ OPENAI_RULES: Final = (
             value="reasoning.summary",
         ),
     ),
-    Rule("a reasoning effort", _effort, _TEMPLATE_STATUSES),
-    Rule("a forced tool choice", _forced_choice, _TEMPLATE_STATUSES),
-    Rule("a JSON schema for the answer", _json_schema, _TEMPLATE_STATUSES),
+    Rule("a reasoning effort", _effort),
+    Rule("a forced tool choice", _forced_choice),
+    Rule("a JSON schema for the answer", _json_schema),
     Rule("more tools than the server takes", _too_many_tools),
     Rule("a description that is too long", _long_description),
     Rule("an output limit below the minimum", _smallest_output),
-    Rule("an output limit that is too large", _output_limit, frozenset({*BAD_REQUEST, 413, 500})),
+    Rule("an output limit that is too large", _output_limit),
     Rule("the name of the output limit", _output_limit_field),
     Rule("any other field that the gateway adds or chooses", _optional_fields),
 )

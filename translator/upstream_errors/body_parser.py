@@ -117,11 +117,11 @@ def _message(error: Mapping[str, Any]) -> str:
     texts = (_text_of(error.get(name)) for name in MESSAGES)
     message = next(filter(None, texts), "")
     if raw and (not message or PROVIDER_FAILED.match(message)):
-        return _text_of(_unwrapped(raw)) or message
-    return _text_of(inner) if (inner := _unwrapped(message)) is not message else message
+        return _text_of(unwrapped(raw)) or message
+    return _text_of(inner) if (inner := unwrapped(message)) is not message else message
 
 
-def _unwrapped(text: Any) -> Any:
+def unwrapped(text: Any) -> Any:
     """Return the error inside of a text that is JSON, as of proxies; otherwise the text itself."""
     if not isinstance(text, str) or not text.lstrip().startswith(("{", "[")):
         return text
@@ -141,7 +141,9 @@ def _text_of(value: Any) -> str:
         return clean_error_text(value)
     if isinstance(value, dict):
         fields_ = ("detail", "msg", "message", "error")
-        return _text_of(next((value[name] for name in fields_ if value.get(name)), None))
+        # ASP.NET and Rails send the texts by the name of the field that each is about.
+        lists = [texts for texts in value.values() if isinstance(texts, list)]
+        return _text_of(next((value[name] for name in fields_ if value.get(name)), lists))
     if isinstance(value, list):
         return clean_error_text("; ".join(filter(None, map(_text_of, value[:MAX_PARTS]))))
     return ""

@@ -41,6 +41,7 @@ TOO_LONG_CODES: Final = frozenset(
         "model_max_prompt_tokens_exceeded",  # Copilot
         "tokens_limit_reached",  # GitHub Models
         "too_many_prompt_tokens",
+        "1261",  # GLM, whose text may be Chinese
     }
 )
 
@@ -69,7 +70,8 @@ def overflow_message(status: int, fields: ErrorFields) -> str | None:
         return f"prompt is too long: {tokens} tokens > {limits.window} maximum"
     if fields.message.startswith("prompt is too long"):
         return client_message(fields.message)
-    return client_message(f"prompt is too long: {fields.message}")
+    text = fields.message if fields.readable else "the upstream names no numbers"
+    return client_message(f"prompt is too long: {text}")
 
 
 def limits_of(fields: ErrorFields) -> TokenLimits:
@@ -84,7 +86,8 @@ def _is_overflow(status: int, fields: ErrorFields, limits: TokenLimits) -> bool:
     if fields.code in TOO_LONG_CODES or fields.type in TOO_LONG_CODES:
         return True
     is_anthropics = fields.message.startswith(OUTPUT_TOO_LARGE)
-    if status in OTHER_CAUSES or is_anthropics or not fields.readable:
+    is_page = not fields.readable and fields.message.lstrip().startswith("<")
+    if status in OTHER_CAUSES or is_anthropics or is_page or not fields.message:
         return False
     if limits.is_exceeded:
         return True

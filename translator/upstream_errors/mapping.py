@@ -135,20 +135,28 @@ NO_IMAGES: Final = re.compile(
     r"image input is not supported|does not support (?:image|vision|multimodal)"
     r"|support (?:image|vision) input|not a multimodal model|at most 0 image"
     r"|only 'text' content type|data required for image input|image_url.{0,20} is only supported"
-    r"|unknown variant `image_url`|(?:image_url|input_image).{0,20} not supported",
+    r"|unknown variant `image_url`|(?:image_url|input_image).{0,20} not supported"
+    r"|\b(?:images?|vision|multi-?modal) (?:(?:content|inputs?|data|uploads?) )?(?:is|are)"
+    r" (?:not|un) ?(?:supported|allowed|accepted|available|enabled)"
+    r"|(?:not|n't|cannot) (?:support|accept|allow|process|handle|take|have)(?: \w{1,9}){0,2}"
+    r" (?:images?|image_url|vision|multi-?modal)\b"
+    r"(?! ?(?:formats?|types?|urls?|sizes?|details?|from))"
+    r"|type: input should be 'text'|allowed values: \['text'\]|content['`\"]? must be a string",
     re.IGNORECASE,
 )
-"""Texts about an image for a model without vision: of llama.cpp, vLLM, MLX, Ollama, OpenAI,
-OpenRouter and DeepSeek."""
+"""Texts about an image for a model without vision: of llama.cpp, vLLM, SGLang, MLX, Ollama, LM
+Studio, OpenAI, GitHub Copilot, OpenRouter, DeepSeek, Bedrock, Mistral, Cerebras, GLM and Groq."""
 
 BAD_IMAGE: Final = re.compile(
     r"(?:cannot|could not|unable to|failed to) (?:identify|load|decode|open|parse|process)"
     r" (?:the |an? |input |this )?image|(?:invalid|unsupported|corrupt(?:ed)?|empty) image"
-    r"|image (?:data )?(?:is |was )?(?:not valid|invalid|corrupt|truncated)",
+    r"|image (?:data )?(?:is |was )?(?:not valid|invalid|corrupt|truncated)"
+    r"|not represent a valid image|\bimage (?:\w{1,8} ){0,4}do(?:es)? not meet"
+    r"|图片.{0,12}(?:错误|失败|不支持)",
     re.IGNORECASE,
 )
 """Texts about a picture that the server cannot read: of vLLM (Pillow), llama.cpp, Ollama, LM
-Studio and OpenAI-compatible gateways."""
+Studio, OpenAI, Qwen, GLM and OpenAI-compatible gateways."""
 
 NO_ROUTE: Final = re.compile(
     r"(?:error )?(?:404|405)?[: ]{0,3}(?:(?:file|page|path|url|route|endpoint|resource) )?"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from .body_parser import MAX_PARTS, read_error
+from .body_parser import MAX_PARTS, read_error, unwrapped
 
 RUN: Final = 6
 """Words. A run of so many words of the request is a quotation; ordinary sentences share fewer."""
@@ -153,7 +153,11 @@ def field_path(name: str) -> str:
 
 
 def _locations(error: Any) -> Iterator[str]:
-    """Yield the paths in ``loc`` of pydantic's faults, as FastAPI and vLLM send them."""
+    """Yield the paths in ``loc`` of pydantic's faults, as FastAPI, vLLM and Mistral send them.
+
+    Mistral puts them into ``message``, as an object or as its JSON. ASP.NET's are the names of
+    ``errors``.
+    """
     if isinstance(error, list):
         for fault in error[:MAX_PARTS]:
             yield from _locations(fault)
@@ -162,8 +166,12 @@ def _locations(error: Any) -> Iterator[str]:
         if isinstance(loc, list) and loc:
             parts = [str(part) for part in loc[:MAX_PARTS] if isinstance(part, str | int)]
             yield ".".join(parts)
-        for name in ("error", "detail", "errors", "details"):
-            yield from _locations(error.get(name))
+        for name in ("error", "detail", "errors", "details", "message"):
+            yield from _locations(unwrapped(error.get(name)))
+        by_field = error.get("errors")
+        for name, texts in by_field.items() if isinstance(by_field, dict) else ():
+            if isinstance(texts, list):
+                yield name
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -26,7 +26,7 @@ from translator.dialect import ResponseContext, Stream, TextStream, UpstreamErro
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
-from translator.request.retry_repairs import REFUSAL_STATUSES as REPAIRABLE
+from translator.request.retry_repairs import REFUSAL_STATUSES, REPAIRABLE
 from translator.secret_redaction import mask_secrets
 from translator.upstream_errors import map_error_paths
 
@@ -38,12 +38,14 @@ from .error_responses import bad_gateway_error, cancellation_error, decode_answe
 from .model_memory import adapt_body
 from .request_repairs import MAX_REPAIRS, RequestRepairs
 from .response_drain import drain, reported_usage
-from .response_writers import ResponseWriter
+from .response_writers import CONTENT, ResponseWriter
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 EVENT_STREAM: Final = ("text/event-stream", "text/event-stream; charset=utf-8")
 """The usual values of ``content-type`` for SSE. They are compared without parsing."""
 
+NO_STATUS: Final = 400
+"""The status with which an error event is read that has none, or one that would hide a refusal."""
 ILLEGAL: Final = "illegal_move"
 """The ``detail`` in the ledger of a response that ended because of a bug in the translator."""
 
@@ -211,9 +213,12 @@ class Attempt(AttemptCalls):
             return False  # the client has disconnected
         try:
             raw = await call.peek_error_body()
-            refusal = decode_json(raw)
         except BadUpstream:
             return False
+        try:
+            refusal = decode_json(raw)
+        except BadUpstream:  # plain text: axum's and Go's frameworks
+            refusal = raw.decode("utf-8", "replace")
         if not self._apply_repair(call.status, refusal):
             return False
         self.store_error_body(call, raw)
@@ -227,9 +232,11 @@ class Attempt(AttemptCalls):
         if self.context is None or self.writer.committed or error is not self.stream.error:
             return False
         refusal = {"message": error.message, "code": error.code, "param": error.param}
-        if not (self.body and self._apply_repair(error.status, {"error": refusal})):
+        status = error.status if error.status in REFUSAL_STATUSES else NO_STATUS
+        if not (self.body and self._apply_repair(status, {"error": refusal})):
             return False
         self.stream = self.open_stream(self.context)
+        self.writer.discard_start()
         return True
 
     def _apply_repair(self, status: int, refusal: Any) -> bool:
@@ -315,7 +322,8 @@ class Attempt(AttemptCalls):
         if last and self.stream.call_records:  # before the client can send its next request
             await save_calls(self.entry, self.target, self.stream)
         if events or raw or last:
-            if self.body:  # the first events: the upstream has accepted the body
+            is_answered = raw or last or any(event["type"] in CONTENT for event in events)
+            if self.body and is_answered:  # the upstream has accepted the body
                 self.body = b""
                 self.repairs.remember(self.target.model_for(self.entry.request.model))
             await self.writer.write_events(events, last=last, raw=raw)

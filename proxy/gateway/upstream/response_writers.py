@@ -38,6 +38,10 @@ class ResponseWriter(Protocol):
         """Return the ``bridge.metadata`` frames to send just before these events."""
         ...
 
+    def discard_start(self) -> None:
+        """Forget the buffered start of a response that the upstream then refused."""
+        ...
+
     def tick(self, now: float) -> None: ...
 
 
@@ -103,6 +107,9 @@ class StreamingResponseWriter:
             return encode_events(events)
         return b"".join([self.metadata_before([event]) + encode_event(event) for event in events])
 
+    def discard_start(self) -> None:
+        self._buffered = b""
+
     def tick(self, now: float) -> None:
         """Send a ping if one is due. The deadline timer calls this a few times a second."""
         if self._writing or self._ping_task is not None or self._response.complete:
@@ -157,6 +164,9 @@ class JsonResponseWriter:
     def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
         """Return no bytes: a JSON message has no metadata events."""
         return b""
+
+    def discard_start(self) -> None:
+        """Do nothing: the message is encoded at its end."""
 
     def tick(self, now: float) -> None:
         """Do nothing: a JSON message needs no pings."""

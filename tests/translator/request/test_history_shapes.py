@@ -5,11 +5,12 @@ from tests.fakes.anthropic_requests import call as tool_use
 from tests.for_each import for_each
 from tests.translator.openai_chat.requests import build
 from translator.request.history_shapes import (
+    IMAGE_PARTS,
     NO_IMAGE,
     merge_turns,
     move_system_text,
     split_calls,
-    without_images,
+    without_parts,
     write_calls_as_text,
 )
 
@@ -120,8 +121,8 @@ def test_each_image_becomes_a_text():
         "text",
     ]
 
-    assert without_images(body) == [
-        text("user", [{"type": "text", "text": NO_IMAGE}, {"type": "text", "text": "a"}]),
+    assert without_parts(body, IMAGE_PARTS, NO_IMAGE) == [
+        text("user", f"{NO_IMAGE}\n\na"),
         {"type": "function_call_output", "output": [{"type": "input_text", "text": NO_IMAGE}]},
         "text",
     ]

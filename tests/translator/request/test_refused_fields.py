@@ -86,6 +86,17 @@ def responses(refusal, status=400, **fields):
         (error("invalid temperature: only 1 is allowed for this model"), ["temperature"]),
         (error("`temperature` and `top_p` cannot both be specified"), ["temperature", "top_p"]),
         (error("This model does not support the effort parameter."), ["reasoning_effort"]),
+        (error("Model ivy-2 does not support parameter reasoningEffort."), ["reasoning_effort"]),
+        (error('"ivy:2b" does not support thinking'), ["reasoning_effort"]),
+        ({"object": "error", "message": {"detail": [
+            {"type": "extra_forbidden", "loc": ["body", "safety_identifier"], "msg": "Extra"
+             " inputs are not permitted"}]}}, ["safety_identifier"]),
+        ({"object": "error", "message": '{"detail": [{"loc": ["body", "stream_options",'
+          ' "include_usage"], "msg": "Extra inputs are not permitted"}]}'}, ["stream_options"]),
+        ({"title": "One or more validation errors occurred.", "errors": {
+            "prompt_cache_key": ["The field is not supported."]}}, ["prompt_cache_key"]),
+        ("unknown field `stream_options`, expected one of `model`, `messages`",
+         ["stream_options"]),
     ],
 )  # fmt: skip
 def test_a_field_is_left_out_in_chat(refusal, fields):
@@ -120,7 +131,7 @@ def test_a_field_is_left_out_in_responses(refusal, lesson):
     found = responses(refusal)
 
     assert found.lessons == (lesson,)
-    assert responses(refusal, 401) is None
+    assert responses(refusal, 401) is None, "the key is wrong, whatever the words"
 
 
 @for_each(
@@ -136,6 +147,7 @@ def test_a_field_is_left_out_in_responses(refusal, lesson):
         ("Invalid value: 'xhigh'.", "xhigh", "high"),
         ("Invalid value: 'none'.", "none", None),
         ("is not supported with this model.", "high", None),
+        ('invalid reasoning value: "xhigh" (must be "high", "low", or "none")', "xhigh", "high"),
     ],
 )  # fmt: skip
 def test_a_refused_effort_is_lowered(words, sent, effort):
@@ -160,6 +172,8 @@ def test_a_refused_effort_is_lowered(words, sent, effort):
         error("messages[0].role: unknown variant `developer`, expected one of `system`, `user`"),
         error("Unexpected message role."),
         {"detail": [{"loc": ["body", "messages", 0, "role"], "msg": "Input should be 'system'"}]},
+        error("'messages.0' : discriminator property 'role' has invalid value"),
+        error("Upstream request failed: [1214] Incorrect role information"),
     ],
 )
 def test_the_role_developer_becomes_system(refusal):
@@ -179,6 +193,9 @@ FORCED = {"type": "function", "function": {"name": "look"}}
         (FORCED, error("tool_choice 'specified' is incompatible with thinking enabled")),
         ("required", error("Only 'auto' and 'none' are supported", "tool_choice")),
         ("required", error("Thinking may not be enabled when tool_choice forces tool use.")),
+        ("required", error('"required" tool choice requires a parser to be set')),
+        (FORCED, error("Invalid tool_choice type: 'object'. Supported string values: none, auto")),
+        (FORCED, error("type must be string, but is object")),
     ],
 )
 def test_a_forced_tool_choice_becomes_auto(choice, refusal):
@@ -196,6 +213,7 @@ def test_a_forced_tool_choice_becomes_auto(choice, refusal):
         error("response_format.type must be 'text' or 'json_object'"),
         error("Structured outputs are not supported by this model"),
         error("This model does not support response format `json_schema`."),
+        error("response_format value as json_schema is enabled only for later api versions"),
     ],
 )
 def test_a_schema_moves_to_the_prompt_and_then_json_mode_goes(refusal):
@@ -224,11 +242,18 @@ def test_what_holds_while_a_model_reasons_does_not_hold_without():
     assert always == (("omit", "temperature"),)
 
 
-def test_one_client_s_schema_takes_schemas_from_nobody():
+@for_each(
+    "text",
+    [
+        "Unsupported keyword patternProperties in JSON schema",
+        "json mode cannot be combined with tool calling",
+        "Function calling with a response mime type: 'application/json' is unsupported",
+    ],
+)
+def test_one_client_s_schema_takes_schemas_from_nobody(text):
     form = {"type": "json_schema", "json_schema": SCHEMA}
-    refusal = error("Unsupported keyword patternProperties in JSON schema")
 
-    found = chat(refusal, response_format=form)
+    found = chat(error(text), response_format=form)
 
     assert found.body["response_format"] == {"type": "json_object"}
     assert found.lessons == ()
@@ -253,6 +278,7 @@ def test_a_fault_in_the_client_s_schema_is_reported():
         "'tools' : maximum number of items is 3",
         "Too many tools provided: 9. Maximum is 3.",
         "At most 3 functions may be given",
+        "The tools length should be less than or equal to 3.",
     ],
 )
 def test_tools_are_cut_to_the_named_maximum_and_the_forced_one_stays(text):
@@ -265,7 +291,15 @@ def test_tools_are_cut_to_the_named_maximum_and_the_forced_one_stays(text):
     assert chat(error("Too many tools"), tools=tools) is None, "no maximum is named"
 
 
-@for_each("text", ["At most 2 image(s) may be provided", "Too many images: this takes up to 2"])
+@for_each(
+    "text",
+    [
+        "At most 2 image(s) may be provided",
+        "Too many images: this takes up to 2",
+        "too many images and documents: 4 + 0 > 2",
+        "Too much media: 0 document pages + 4 images > 2",
+    ],
+)
 def test_the_oldest_images_go_first(text):
     messages = [{"role": "user", "content": [PICTURE, {"type": "text", "text": str(n)}]}
                 for n in range(4)]  # fmt: skip
@@ -276,11 +310,50 @@ def test_the_oldest_images_go_first(text):
     assert kept == [False, False, True, True]
 
 
-def test_descriptions_are_cut_to_the_named_length():
-    tools = [{"type": "function", "function": {"name": "t", "description": "d" * 2_000}}]
-    text = "string too long. Expected a string with maximum length 1024, but got length 2000"
+FILE = {
+    "type": "file",
+    "file": {"filename": "plan.pdf", "file_data": "data:application/pdf;base64,JV"},
+}
 
-    found = chat(error(text, "tools[0].function.description"), tools=tools)
+
+@for_each(
+    ("refusal", "lessons"),
+    [
+        (error("Invalid value: file. Supported values are: 'text','image_url' and 'video'."), 1),
+        (error("file uploads are not supported"), 1),
+        (error("Unknown part type: file"), 1),
+        (error("unsupported content[].type"), 1),
+        (error("Failed to parse plan.pdf"), 0),
+        (error("The document could not be read. It may be password protected."), 0),
+    ],
+)
+def test_files_become_a_text_and_a_damaged_one_says_nothing_about_others(refusal, lessons):
+    content = [FILE, {"type": "text", "text": "Read it."}]
+
+    found = chat(refusal, messages=[{"role": "user", "content": content}])
+
+    text = found.body["messages"][0]["content"]
+    assert (text.startswith("[file omitted"), text.endswith("Read it.")) == (True, True)
+    assert found.notes[0].lossy
+    assert found.lessons == (Lesson("files_as_text"),) * lessons
+    assert chat(refusal) is None, "no file was sent"
+
+
+@for_each(
+    "refusal",
+    [
+        error("string too long. Expected a string with maximum length 1024, but got length 2000",
+              "tools[0].function.description"),
+        error("Member must have length less than or equal to 1024: toolSpec.description"),
+        {"detail": [{"loc": ["body", "tools", 0, "function", "description"],
+                     "msg": "String should have at most 1024 characters"}]},
+        error("'dd' is too long - 'tools.0.function.description'"),
+    ],
+)  # fmt: skip
+def test_descriptions_are_cut_to_the_named_length(refusal):
+    tools = [{"type": "function", "function": {"name": "t", "description": "d" * 2_000}}]
+
+    found = chat(refusal, tools=tools)
 
     assert len(found.body["tools"][0]["function"]["description"]) == 1_024
 
@@ -294,6 +367,11 @@ def test_descriptions_are_cut_to_the_named_length():
         (400, error("Item 'fc_1' was provided without its required 'reasoning' item: 'rs_1'.")),
         (400, error("The encrypted content for item rs_1 could not be verified.")),
         (400, error("Bad request", code="invalid_encrypted_content")),
+        (401, error("input item ID does not belong to this connection")),
+        (404, error("", code="not_found")),
+        (400, error("Duplicate item found with id rs_1.", "input")),
+        (400, error("Invalid 'input[0].id': string too long.", "input[0].id")),
+        (400, error("Invalid type for 'input[0]': reasoning items are not supported")),
     ],
 )  # fmt: skip
 def test_refused_reasoning_is_stripped_and_not_remembered(status, refusal):
@@ -369,6 +447,11 @@ PHRASES = [
     "reasoning_effort 'xhigh' is not supported",
     "Thinking mode does not support this tool_choice",
     "developer is not one of ['system', 'user']",
+    "file uploads are not supported",
+    "this model does not support thinking",
+    "Vision is not supported here",
+    "too many images and documents: 4 + 0 > 1",
+    "max_completion_tokens must be less than 2048 at most 2048",
 ]
 
 
@@ -377,7 +460,10 @@ def _spoken_by_a_client(phrase: str):
     url = f"https://pictures.test/{phrase}.png"
     picture = {"type": "image_url", "image_url": {"url": url}}
     encoded = url.replace(" ", "%20")
-    yield {"messages": [{"role": "user", "content": [picture, PICTURE]}]}, f"cannot load {url}"
+    yield (
+        {"messages": [{"role": "user", "content": [picture, PICTURE, FILE]}]},
+        f"cannot load {url}",
+    )
     yield {"messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": encoded}}, PICTURE]}]}, f"cannot load {url}"  # fmt: skip
     yield {"messages": [{"role": "user", "content": [
@@ -392,9 +478,10 @@ def _spoken_by_a_client(phrase: str):
 @pytest.mark.parametrize("phrase", PHRASES)
 def test_an_echo_of_the_client_s_text_repairs_nothing(phrase):
     own = {"response_format": {"type": "json_schema", "json_schema": SCHEMA},
-           "tool_choice": "required"}  # fmt: skip
+           "tool_choice": "required", "max_completion_tokens": 4_000}  # fmt: skip
     assert chat(error(phrase), **own, messages=[
-        {"role": "developer", "content": "s"}, {"role": "user", "content": [PICTURE, PICTURE]},
+        {"role": "developer", "content": "s"},
+        {"role": "user", "content": [PICTURE, PICTURE, FILE]},
         {"role": "user", "content": "b"},
         {"role": "assistant", "tool_calls": [
             {"id": i, "function": {"name": "f", "arguments": "{}"}} for i in "12"]},

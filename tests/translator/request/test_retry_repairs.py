@@ -125,8 +125,9 @@ def test_a_rejected_optional_field_is_removed_once(repair, body, error, repaired
     assert found.notes[0].path == path
     assert json.dumps(body) == before, "the body that was sent is not touched"
     assert repair(found.body, 400, error) is None, "and never twice"
-    assert repair(body, 500, error) is None
-    assert repair(body, 401, error) is None
+    assert repair(body, 500, error) == found, "the status says little"
+    assert repair(body, 403, error) is None
+    assert repair(body, 429, error) is None
 
 
 def test_reasoning_is_removed_if_unsupported_with_tools():
@@ -180,6 +181,14 @@ WINDOW = "This model's maximum context length is 16384 tokens. However, you requ
         (CHAT, "max_tokens", DEEPSEEK, 8192),
         (CHAT, "max_tokens", QWEN, 8192),
         (CHAT, "max_tokens", ANTHROPICS, 8192),
+        (CHAT, "max_tokens", "max_tokens参数非法。限制 [1, 8192]", 8192),
+        (
+            CHAT,
+            "max_tokens",
+            "max_tokens (32000) exceeds model's maximum output tokens (8192)",
+            8192,
+        ),
+        (CHAT, "max_tokens", "max_tokens 32000 is greater than the maximum allowed 8192", 8192),
         (CHAT, "max_tokens", VLLM.format(9000, 9000), 7384),
         (CHAT, "max_tokens", WINDOW.format(9000), 7384),
     ],
@@ -300,7 +309,18 @@ def test_a_history_that_the_template_refuses_gets_another_shape(
 
 @for_each(
     ("status", "text"),
-    [(500, "image input is not supported"), (404, "Only 'text' content type is supported.")],
+    [
+        (500, "image input is not supported"),
+        (404, "Only 'text' content type is supported."),
+        (404, "No endpoints found that support image input"),
+        (400, "this model does not support image input"),
+        (400, "vision is not supported"),
+        (400, "messages[2].content must be a string"),
+        (422, "messages.0.content.0.type: Input should be 'text'"),
+        (400, "Image input is provided but the model does not have a vision tower"),
+        (400, "This model doesn't support the image field."),
+        (400, "messages.content.type is invalid, allowed values: ['text']"),
+    ],
 )
 def test_images_for_a_model_without_vision_are_dropped(status, text):
     chat = {"messages": [{"role": "user", "content": [PICTURE]}]}

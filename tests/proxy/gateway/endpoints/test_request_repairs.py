@@ -2,7 +2,16 @@
 
 from proxy.gateway.upstream.attempt import MAX_REPAIRS
 from proxy.gateway.upstream.model_memory import memory
-from tests.fakes.upstreams.script_steps import json_response, stream
+from tests.fakes.upstreams.script_steps import (
+    LAST_CHUNK,
+    Send,
+    Sleep,
+    chunk,
+    head,
+    json_response,
+    stream,
+    stream_head,
+)
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts
@@ -24,6 +33,37 @@ def error_event(text: str):
     """Return a response with status 200 whose first event is an error, as SGLang and TGI send."""
     body = {"error": {"message": text, "http_status_code": 422, "type": "BadRequestError"}}
     return stream(upstream_scripts.sse(body))
+
+
+WORDS = b"unknown field `stream_options`, expected `model` or `messages`"
+PLAIN = [head(422, {"content-length": str(len(WORDS))}), Send(WORDS)]
+BEGUN = [
+    stream_head(),
+    chunk(upstream_scripts.chat_chunk({"role": "assistant", "content": ""})),
+    Sleep(0.2),  # so that the gateway may read the start alone
+    chunk(upstream_scripts.sse({"error": {"message": "Unknown parameter: 'stream_options'."}})),
+    LAST_CHUNK,
+]
+
+
+@for_each("streaming", [True, False])
+@for_each(
+    ("name", "script"),
+    [("plain-text", PLAIN), ("after-the-start", BEGUN)],
+)
+def test_a_refusal_is_read_from_plain_text_and_after_a_stream_s_start(
+    gateway: GatewayClient, scripted: ScriptedUpstream, name, script, streaming
+):
+    model = f"chat-refused-{name}-{streaming}".lower()
+    scripted.on(model, script, upstream_scripts.chat())
+
+    reply = gateway.post(message(model, stream=streaming))
+
+    assert reply.status == 200
+    assert (reply.body.count(b"message_start"), reply.body.count(b"Hello")) == (
+        (2, 1) if streaming else (0, 1)  # an event's name, and its type
+    )
+    assert "stream_options" not in scripted.requests_for(model)[1].json
 
 
 @for_each("streaming", [True, False])
