@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.gateway.http.body_memory import run_by_size
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import UpstreamServer
 from translator.dialect import Repair
@@ -31,19 +32,22 @@ class RequestRepairs:
         """Whether messages have changed their places, so that no path of an error fits them."""
         return any(reshapes(lesson) for repair in self._repairs for lesson in repair.lessons)
 
-    def apply(
+    async def apply(
         self, body: bytes, status: int, refusal: Any, notes: list[Note], *, strict: bool
     ) -> bytes | None:
         """Return the repaired body and add its notes; None if the error allows no repair.
 
         ``refusal``: the decoded error of the upstream. In strict mode no lossy repair is made.
         """
-        repair = self._server.dialect.repair(decode_json(body), status, refusal)
+        repair = await run_by_size(body, self._repair, body, status, refusal)
         if repair is None or (strict and any(note.lossy for note in repair.notes)):
             return None
         notes += [note for note in repair.notes if note not in notes]
         self._repairs.append(repair)
         return _encode(repair.body)
+
+    def _repair(self, body: bytes, status: int, refusal: Any) -> Repair | None:
+        return self._server.dialect.repair(decode_json(body), status, refusal)
 
     def remember(self, model: str) -> None:
         """Remember what the repairs have shown, after the upstream accepted the last body."""
