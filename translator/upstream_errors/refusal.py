@@ -11,8 +11,11 @@ the opposite never happens.
 import html
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Final
+from urllib.parse import unquote
 
 from .body_parser import MAX_PARTS, read_error, unwrapped
 
@@ -21,14 +24,18 @@ RUN: Final = 6
 PHRASE: Final = 3
 """Words. An error's phrase of so many words counts as the client's if the request contains it."""
 MAX_CLIENT_TEXT: Final = 8 * 2**20
-"""Characters. The words of an error about a longer request are not read, only code and param."""
+"""Characters of all texts of a request in all their forms. The words of an error about a longer
+request are not read, only code and param."""
 DATA_URL_HEAD: Final = 128
 MAX_NAMES: Final = 64
 
-_WORD: Final = re.compile(r"[a-z0-9_]+")
+_WORD: Final = re.compile(r"[A-Za-z0-9_]+")
+_WORD_BYTES: Final = bytes(
+    byte if _WORD.fullmatch(chr(byte)) else ord(" ") for byte in bytes(range(256)).lower()
+)
+"""For ``bytes.translate``: lower case, and a space for each byte that is in no word."""
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_=-]*")
-_PERCENT: Final = re.compile(rb"%([0-9a-fA-F]{2})")
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
+_ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _INDEX: Final = re.compile(r"\[(?:\d{1,6}|\*)?\]|\.\d{1,6}(?=\.|\Z)")
 _QUOTED: Final = re.compile(r"['\"`]([A-Za-z_][\w.\[\]*]{0,127})['\"`]", re.ASCII)
 _NAME: Final = r"[A-Za-z_][\w.\[\]]{0,127}"
@@ -91,58 +98,79 @@ class Refusal:
     @cached_property
     def words(self) -> str:
         """Return the error's text without what it quotes of the request."""
-        spans = [(m[0], m.start(), m.end()) for m in _WORD.finditer(self.raw.lower())]
-        if len(self.raw.lower()) != len(self.raw) or self._client_words is None:
+        if self._client is None:
             return ""
-        words = [word for word, _, _ in spans]
-        grams = {
-            size: {tuple(words[at : at + size]) for at in range(len(words) - size + 1)}
-            for size in range(2, RUN + 1)
-        }
-        everything, leaves = self._client_words
-        quoted = grams[RUN].intersection(zip(*(everything[at:] for at in range(RUN)), strict=False))
-        for leaf in leaves:
-            quoted |= grams[len(leaf)].intersection([leaf])
-        if not quoted:
-            return self.raw
+        spans = [match_.span() for match_ in _WORD.finditer(self.raw)]
+        words = [self.raw[start:end].lower().encode() for start, end in spans]
+        marks = {word: chr(number) for number, word in enumerate(dict.fromkeys(words), 1)}
+        said = "".join(marks[word] for word in words)
         cut = [False] * len(words)
-        for size in {len(gram) for gram in quoted}:
+        for size, quoted in _quotations(said, marks, self._client).items():
             for at in range(len(words) - size + 1):
-                if tuple(words[at : at + size]) in quoted:
+                if said[at : at + size] in quoted:
                     cut[at : at + size] = [True] * size
         text = [*self.raw]
-        for is_cut, (_, start, end) in zip(cut, spans, strict=True):
+        for is_cut, (start, end) in zip(cut, spans, strict=True):
             if is_cut:
                 text[start:end] = "\0" * (end - start)
         return "".join(text)
 
     def _is_quotation(self, text: str) -> bool:
         """Return whether the request contains these words; one or two words prove nothing."""
-        words = _WORD.findall(text.lower())
-        return len(words) >= PHRASE and f" {' '.join(words)} " in self._client_text
+        words = _words(text)
+        if len(words) < PHRASE or self._client is None:
+            return False
+        return b" %b " % b" ".join(words) in self._client.text
 
     @cached_property
-    def _client_text(self) -> str:
-        everything, _ = self._client_words or ([], [])
-        return f" {' '.join(everything)} "
-
-    @cached_property
-    def _client_words(self) -> tuple[list[str], list[tuple[str, ...]]] | None:
-        """Return all words of the request, and its short strings as wholes; None if too long."""
-        everything: list[str] = []
-        leaves: list[tuple[str, ...]] = []
+    def _client(self) -> "_ClientWords | None":
+        """Return the words of the request; None if it is too long."""
+        texts: list[bytes] = []
+        short: set[tuple[bytes, ...]] = set()
         size = 0
         sent = {name: value for name, value in self._body.items() if name not in OWN_FIELDS}
-        for text in _strings(sent):
-            size += len(text)
+        for form in (form for text in _strings(sent) for form in _forms(text)):
+            size += len(form)
             if size > MAX_CLIENT_TEXT:
                 return None
-            for form in _forms(text):
-                words = _WORD.findall(form.lower())
-                everything += words
-                if 1 < len(words) < RUN:
-                    leaves.append(tuple(words))
-        return everything, leaves
+            words = _words(form)
+            texts.append(b" ".join(words))
+            if 1 < len(words) < RUN:
+                short.add(tuple(words))
+        return _ClientWords(b" %b " % b" ".join(texts), short)
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientWords:
+    """The words of a request in lower case: all of them, and its short strings as wholes."""
+
+    text: bytes
+    short: set[tuple[bytes, ...]]
+
+
+def _quotations(said: str, marks: Mapping[bytes, str], client: _ClientWords) -> dict[int, set[str]]:
+    """Return the runs of words that an error has from the request, by their number of words.
+
+    ``said``: the error, with one character for each word, which ``marks`` has by word. A request
+    may have millions of words, so it is compared in this form, without a step of Python for each.
+    """
+    sent = "".join(map(marks.get, client.text.split(), repeat("\0")))
+    runs = {run for run in sent.split("\0") if len(run) >= RUN}
+    sent_runs = (run[at : at + RUN] for run in runs for at in range(len(run) - RUN + 1))
+    quoted = {RUN: _runs(said, RUN).intersection(sent_runs)}
+    short = {"".join(marks.get(word, "\0") for word in words) for words in client.short}
+    for size in range(2, RUN):
+        quoted[size] = _runs(said, size) & short
+    return quoted
+
+
+def _runs(text: str, size: int) -> set[str]:
+    return {text[at : at + size] for at in range(len(text) - size + 1)}
+
+
+def _words(text: str) -> list[bytes]:
+    """Return the words of a text in lower case; other letters than a to z separate them."""
+    return text.encode(errors="replace").translate(_WORD_BYTES).split()
 
 
 def field_path(name: str) -> str:
@@ -193,9 +221,9 @@ def _forms(text: str) -> Iterator[str]:
     """Yield a string as it is, and as a server may have decoded it."""
     yield text
     if "%" in text:
-        raw = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), text.encode(errors="replace"))
-        yield raw.decode(errors="replace")
+        yield unquote(text)
     if "\\" in text:
-        yield _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else " ", text)
+        spaced = text.replace("\\n", " ").replace("\\r", " ").replace("\\t", " ")
+        yield _ESCAPE.sub(lambda m: chr(int(m[1], 16)), spaced)
     if "&" in text:
         yield html.unescape(text)

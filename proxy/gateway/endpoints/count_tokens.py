@@ -20,6 +20,7 @@ from proxy.gateway.admission.route_selection import choose_route
 from proxy.gateway.admission.shared_rate_limits import admit
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.token_estimates import calibrated_estimate
+from proxy.gateway.http.body_memory import run_by_size
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.request_headers import matching_headers
@@ -139,7 +140,9 @@ class CountTokensConsumer(StreamingHttpConsumer):
         try:
             if call.status in {404, 405}:
                 raw = await call.read_error_body()
-                _remember_missing(server.name, model, call.status, raw, body)
+                await run_by_size(
+                    body, _remember_missing, server.name, model, call.status, raw, body
+                )
             if call.status != 200:
                 return None
             if server.dialect_name == "anthropic":

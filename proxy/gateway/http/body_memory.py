@@ -17,6 +17,8 @@ from .errors import too_busy
 
 Result = TypeVar("Result")
 
+AT_ONCE_BYTES: Final = 64 * 1024
+"""Work on a body of this size takes some milliseconds."""
 _thread: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 
 
@@ -54,3 +56,10 @@ async def run_in_body_thread(work: Callable[..., Result], *arguments: object) ->
     call = copy_context().run
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_thread, call, work, *arguments)
+
+
+async def run_by_size(body: bytes, work: Callable[..., Result], *arguments: object) -> Result:
+    """Run ``work``, which reads a whole body: at once, or in the body thread if it is large."""
+    if len(body) <= AT_ONCE_BYTES:
+        return work(*arguments)
+    return await run_in_body_thread(work, *arguments)

@@ -163,7 +163,7 @@ class Attempt(AttemptCalls):
                 if not await self._send_and_relay(headers, allow_repair=True):
                     return
             except UpstreamFailed as exc:
-                if not self._repair_error_event(exc.error):
+                if not await self._repair_error_event(exc.error):
                     raise
         await self._send_and_relay(headers)
 
@@ -219,12 +219,12 @@ class Attempt(AttemptCalls):
             refusal = decode_json(raw)
         except BadUpstream:  # plain text: axum's and Go's frameworks
             refusal = raw.decode("utf-8", "replace")
-        if not self._apply_repair(call.status, refusal):
+        if not await self._apply_repair(call.status, refusal):
             return False
         self.store_error_body(call, raw)
         return True
 
-    def _repair_error_event(self, error: UpstreamError) -> bool:
+    async def _repair_error_event(self, error: UpstreamError) -> bool:
         """Repair ``body`` after an error event in a response with status 200 (SGLang, TGI).
 
         Return whether it was repaired. The client must not have received anything.
@@ -233,16 +233,18 @@ class Attempt(AttemptCalls):
             return False
         refusal = {"message": error.message, "code": error.code, "param": error.param}
         status = error.status if error.status in REFUSAL_STATUSES else NO_STATUS
-        if not (self.body and self._apply_repair(status, {"error": refusal})):
+        if not (self.body and await self._apply_repair(status, {"error": refusal})):
             return False
         self.stream = self.open_stream(self.context)
         self.writer.discard_start()
         return True
 
-    def _apply_repair(self, status: int, refusal: Any) -> bool:
+    async def _apply_repair(self, status: int, refusal: Any) -> bool:
         """Repair ``body`` if the upstream's error allows it; return whether it was repaired."""
         notes = self.entry.attempts.notes
-        body = self.repairs.apply(self.body, status, refusal, notes, strict=self.options.strict)
+        body = await self.repairs.apply(
+            self.body, status, refusal, notes, strict=self.options.strict
+        )
         self.body = body or self.body
         return body is not None
 

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.gateway.http.body_memory import run_by_size
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import UpstreamServer
 from translator.dialect import Origin, Repair
@@ -29,24 +30,37 @@ class RequestRepairs:
         # for each entry of the history sent to the upstream: its place in the client's request
         self.origins: tuple[Origin, ...] = ()
 
-    def apply(
+    async def apply(
         self, body: bytes, status: int, refusal: Any, notes: list[Note], *, strict: bool
     ) -> bytes | None:
         """Return the repaired body and add its notes; None if the error allows no repair.
 
         ``refusal``: the decoded error of the upstream. In strict mode no lossy repair is made.
         """
-        sent = decode_json(body)
-        repair = self._server.dialect.repair(sent, status, refusal)
-        if repair is None or (strict and any(note.lossy for note in repair.notes)):
+        done = await run_by_size(body, self._repair, body, status, refusal)
+        if done is None:
+            return None
+        repair, origins = done
+        if strict and any(note.lossy for note in repair.notes):
             return None
         notes += [note for note in repair.notes if note not in notes]
         self._repairs.append(repair)
-        if repair.lessons:  # one after the other, because each may move entries
-            *_, self.origins = apply_lessons(sent, repair.lessons, self.origins)
-        else:
-            self.origins = moved_origins(sent, repair.body, self.origins)
+        self.origins = origins
         return _encode(repair.body)
+
+    def _repair(
+        self, body: bytes, status: int, refusal: Any
+    ) -> tuple[Repair, tuple[Origin, ...]] | None:
+        """Return the repair, and the origins of the history's entries after it."""
+        sent = decode_json(body)
+        repair = self._server.dialect.repair(sent, status, refusal)
+        if repair is None:
+            return None
+        if not repair.lessons:
+            return repair, moved_origins(sent, repair.body, self.origins)
+        # one after the other, because each may move entries
+        *_, origins = apply_lessons(sent, repair.lessons, self.origins)
+        return repair, origins
 
     def remember(self, model: str) -> None:
         """Remember what the repairs have shown, after the upstream accepted the last body."""

@@ -98,3 +98,21 @@ def test_too_many_or_too_long_stop_sequences_are_rejected(running):
         assert "stop_sequences" in json.loads(reply.body)["error"]["message"]
     body = raw_http.messages_body(model="chat-x", stop_sequences=["STOP"] * 64)
     assert running.process.request("POST", "/v1/messages", body).status == 200
+
+
+WORDS_OF_REQUESTS = ("a ", "%41 ", "a%20&\\n ", "&amp;", "\\u0041 ", "not ")
+
+
+@pytest.mark.parametrize("model", ["chat-refused", "responses-refused"])
+def test_an_error_is_compared_with_the_request_in_linear_time(running, model):
+    """The gateway looks for what the error quotes of the request, before it makes a repair."""
+    said = "Unsupported parameter: a is not supported, temperature is not permitted"
+    running.upstream.on(model, json_response({"error": {"message": said}}, 400))
+
+    def send_text(text):
+        text *= 16
+        body = raw_http.messages_body(model=model, messages=[{"role": "user", "content": text}])
+        head = {"content-type": "application/json"}
+        return measure_s(running, "POST", "/v1/messages", body, head)
+
+    assert_quick(running, send_text, WORDS_OF_REQUESTS)
