@@ -155,6 +155,7 @@ LOGIN_REDIRECT_URL = "/admin/"
 # X-Forwarded-For only if the peer is in BRIDGE_TRUSTED_PROXIES.
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
+    "proxy.permissions.team_grants.RolesNeedTeams",
     "django.contrib.auth.backends.ModelBackend",
 ]
 AXES_FAILURE_LIMIT = 5
