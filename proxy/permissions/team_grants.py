@@ -2,11 +2,18 @@
 
 A role such as ``owner`` says what a user may do, and these groups say where. A user without such a
 group has no team, and may do no more than a member: with fewer groups, a user never sees more.
+
+The group of a team follows its name, and is deleted with it: it must not grant a later team of that
+name to the people of the earlier one.
 """
 
 from typing import Any
 
+from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
+from django.db.models.signals import post_delete, post_save, pre_save
+
+from proxy.models import Team
 
 from .roles import ALL_TEAMS, MEMBER, ROLES, TEAM_GROUP
 
@@ -54,3 +61,38 @@ class RolesNeedTeams:
         if permission not in ROLES[MEMBER] and not has_team(user):
             raise PermissionDenied
         return False
+
+
+def _note_name(instance: Team, raw: bool = False, **_: Any) -> None:
+    """Before a team is saved, remember the name that its row has."""
+    names = Team.objects.filter(pk=instance.pk).values_list("name", flat=True)
+    instance._saved_name = None if raw else names.first()  # type: ignore[attr-defined]  # noqa: SLF001 - own attribute
+
+
+def _rename_group(instance: Team, **_: Any) -> None:
+    before = instance.__dict__.pop("_saved_name", None)
+    if before is None or before == instance.name:
+        return
+    old = Group.objects.filter(name=f"{TEAM_GROUP}{before}").first()
+    if old is None:
+        return
+    new = Group.objects.filter(name=f"{TEAM_GROUP}{instance.name}").first()
+    if new is None:
+        old.name = f"{TEAM_GROUP}{instance.name}"
+        old.save()
+    else:
+        for user in old.user_set.all():
+            user.groups.add(new)
+        old.delete()
+
+
+def _delete_group(instance: Team, **_: Any) -> None:
+    for group in Group.objects.filter(name=f"{TEAM_GROUP}{instance.name}"):
+        group.delete()
+
+
+def connect() -> None:
+    """Connect the signals. ``AppConfig.ready`` calls it once."""
+    pre_save.connect(_note_name, sender=Team, dispatch_uid="team-group-name")
+    post_save.connect(_rename_group, sender=Team, dispatch_uid="team-group-rename")
+    post_delete.connect(_delete_group, sender=Team, dispatch_uid="team-group-delete")
