@@ -100,6 +100,7 @@ INSTALLED_APPS = [
     # This precedes the admin, because Unfold replaces admin templates.
     "bridge_project.apps.UnfoldConfig",
     "bridge_project.apps.LazyAdminConfig",
+    "bridge_project.apps.CommandsConfig",  # precedes auth, because it replaces a command of it
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -155,6 +156,7 @@ LOGIN_REDIRECT_URL = "/admin/"
 # X-Forwarded-For only if the peer is in BRIDGE_TRUSTED_PROXIES.
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
+    "proxy.permissions.team_grants.RolesNeedTeams",
     "django.contrib.auth.backends.ModelBackend",
 ]
 AXES_FAILURE_LIMIT = 5

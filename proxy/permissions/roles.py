@@ -1,4 +1,4 @@
-"""The three default groups of users and their permissions.
+"""The three default groups of users and their permissions, and the group of all teams.
 
 ``ROLES`` has the permissions of a new group. An existing group gets only the permissions that are
 new in this version, so an operator's changes are preserved. Superusers assign users to groups, or
@@ -14,6 +14,10 @@ from django.db import connections
 OWNER: Final = "owner"
 AUDITOR: Final = "auditor"
 MEMBER: Final = "member"
+
+TEAM_GROUP: Final = "team:"
+ALL_TEAMS: Final = f"{TEAM_GROUP}*"
+"""The group that grants all teams; no team has this name."""
 
 OWN_REQUESTS: Final = "view_own_exchange"
 """Permission to see one's own requests in the admin; ``view_exchange`` shows other users' too."""
@@ -101,10 +105,10 @@ def make_roles(using: str = "default", **_: Any) -> None:
     _create_custom_permissions(using)
     existing = _permissions(using)
     new = existing.keys() - _permissions_before.pop(using, existing.keys())
+    groups = apps.get_model("auth", "Group").objects.using(using)
+    groups.get_or_create(name=ALL_TEAMS)
     for name, granted in ROLES.items():
-        group, is_created = (
-            apps.get_model("auth", "Group").objects.using(using).get_or_create(name=name)
-        )
+        group, is_created = groups.get_or_create(name=name)
         added = existing.keys() if is_created else new
         group.permissions.add(*(existing[label] for label in granted if label in added))
 
@@ -114,12 +118,12 @@ def are_complete(using: str = "default") -> bool:
     groups = apps.get_model("auth", "Group").objects.using(using)
     permissions = apps.get_model("auth", "Permission").objects.using(using)
     found = (
-        groups.filter(name__in=ROLES).count(),
+        groups.filter(name__in=(*ROLES, ALL_TEAMS)).count(),
         permissions.filter(
             content_type__app_label="proxy", codename__in=CUSTOM_PERMISSIONS
         ).count(),
     )
-    return found == (len(ROLES), len(CUSTOM_PERMISSIONS))
+    return found == (len(ROLES) + 1, len(CUSTOM_PERMISSIONS))
 
 
 def _create_custom_permissions(using: str) -> None:

@@ -1,9 +1,9 @@
 """Define which ledger rows a caller may see, for the admin and for the reports API.
 
 By default no row is visible. A gateway key sees the rows that its scopes allow. A user of the admin
-sees the rows that the permission ``view_exchange`` and the groups named ``team:<name>`` allow. A
-user in the group ``member`` has only ``view_own_exchange``, and sees only requests made with the
-user's own keys.
+with the permission ``view_exchange`` sees the rows of the teams that the groups of ``team_grants``
+name. A user in the group ``member`` has only ``view_own_exchange``, and sees only requests made
+with the user's own keys.
 """
 
 from dataclasses import dataclass, field
@@ -27,8 +27,8 @@ from proxy.models import (
 )
 
 from .roles import OWN_REQUESTS
+from .team_grants import leads_all_teams, teams_of
 
-TEAM_GROUP: Final = "team:"
 READ_TEAM: Final = frozenset({Scope.REPORTS, Scope.REPORTS_READ, Scope.TRANSCRIPTS_READ})
 """Scopes with which a key sees the rows of its team."""
 
@@ -81,23 +81,16 @@ def config_reader_of_key(key: ApiKey) -> Reader:
 def reader_of_user(user: Any) -> Reader:
     """Return what a user may see.
 
-    A staff user with ``view_exchange`` sees the teams of the user's ``team:<name>`` groups, or all
-    rows if the user has no such group. Any other user sees only the user's own rows.
+    A staff user with ``view_exchange`` sees the teams of the user's groups. Any other user sees
+    only the user's own rows.
     """
     label = f"user:{user.pk}"
     name = str(user.get_username())
     if not (user.is_active and user.is_staff and user.has_perm(VIEW_LEDGER)):
         return Reader(user=name, label=label)
-    if user.is_superuser:
+    if leads_all_teams(user):
         return Reader(everything=True, user=name, label=label)
-    teams = teams_of(user)
-    return Reader(everything=not teams, teams=teams, user=name, label=label)
-
-
-def teams_of(user: Any) -> frozenset[str]:
-    """Return the names of the teams that this user leads: those with a group ``team:<name>``."""
-    groups = user.groups.filter(name__startswith=TEAM_GROUP).values_list("name", flat=True)
-    return frozenset(group.removeprefix(TEAM_GROUP) for group in groups)
+    return Reader(teams=teams_of(user), user=name, label=label)
 
 
 def can_open_admin(user: Any) -> bool:
@@ -217,8 +210,10 @@ def visible_entries(reader: Reader) -> QuerySet[AuditEntry]:
 def visible_routes(reader: Reader) -> QuerySet[Route]:
     """Return all routes; for a reader limited to teams, those of these teams and of no team."""
     routes = Route.objects.all()
-    if not reader.teams:
+    if reader.everything:
         return routes
+    if not reader.teams:
+        return routes.none()
     return routes.filter(Q(team__name__in=reader.teams) | Q(team=None))
 
 

@@ -24,17 +24,14 @@ from django.db.models import Model, QuerySet
 from proxy.models import (
     ApiKey,
     Budget,
-    Exchange,
     Pause,
     Price,
     Route,
     SavedReport,
     Scope,
-    State,
     Team,
     Upstream,
     UpstreamPolicy,
-    UsageByCallerDay,
     Webhook,
     WebhookDelivery,
 )
@@ -128,32 +125,13 @@ def for_all_teams(writer: Writer, row: Any) -> Iterator[Fault]:
 
 def new_team(writer: Writer, team: Team | None) -> Iterator[Fault]:
     yield from for_all_teams(writer, team)
-    yield from unused_name(team)
     yield from grantable_to_members(writer, team)
 
 
 def own_team(writer: Writer, team: Team | None) -> Iterator[Fault]:
     if team is not None and not writer.leads(team):
         yield "name", f"{team.name!r} is not one of your teams"
-    yield from unused_name(team)
     yield from grantable_to_members(writer, team)
-
-
-def unused_name(team: Team | None) -> Iterator[Fault]:
-    """Refuse a new name of a team under which the ledger has requests of a team.
-
-    The rows of the ledger have the team's name, so the new team would see them.
-    """
-    if team is None or Team.objects.filter(pk=team.pk, name=team.name).exists():
-        return
-    if (
-        UsageByCallerDay.objects.filter(team=team.name).exists()
-        or Exchange.objects.filter(state=State.OPEN, team=team.name).exists()
-    ):
-        yield (
-            "name",
-            f"the ledger has requests of a team with the name {team.name!r}; choose another",
-        )
 
 
 def grantable_to_members(writer: Writer, team: Team | None) -> Iterator[Fault]:

@@ -8,7 +8,9 @@ from django.db.models import Q, QuerySet
 
 from proxy.models import ApiKey, Scope, Team
 
-from .row_permissions import TEAM_GROUP, Reader, reader_of_key, reader_of_user, teams_of
+from .roles import TEAM_GROUP
+from .row_permissions import Reader, reader_of_key, reader_of_user
+from .team_grants import leads_all_teams, teams_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +27,8 @@ class Writer:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Names of the teams in whose group the user is; a gateway key is in no group.
-
-        Few checks need this. A superuser's groups are loaded here, as no other check needs them.
-        """
-        if isinstance(self.caller, ApiKey):
-            return frozenset()
-        return teams_of(self.caller) if self.is_superuser else self.teams or frozenset()
+        """Names of the teams in whose group the user is; a gateway key is in no group."""
+        return frozenset() if isinstance(self.caller, ApiKey) else teams_of(self.caller)
 
     @property
     def has_all_teams(self) -> bool:
@@ -74,7 +71,7 @@ def _writer_of_user(user: Any) -> Writer:
     return Writer(
         caller=user,
         is_superuser=user.is_superuser,
-        teams=None if user.is_superuser else teams_of(user) or None,
+        teams=None if leads_all_teams(user) else teams_of(user),
         username=user.get_username(),
         reader=reader_of_user(user),
     )

@@ -1,7 +1,8 @@
 """Read and validate the settings of the OpenID Connect sign-in.
 
 ``BRIDGE_OIDC_GROUPS`` maps groups of the provider to groups of the gateway, for example
-``platform-leads=owner, bridge-*=team:*``. A star stands for the same text on both sides.
+``platform-leads=owner, bridge-*=team:*``. A star stands for the same text on both sides; it never
+stands for a star, so only a pair such as ``platform-leads=team:*`` gives the group of all teams.
 """
 
 import re
@@ -14,8 +15,7 @@ from django.conf import settings
 from django.http import HttpRequest
 
 from proxy.checks import is_loopback
-from proxy.permissions.roles import ROLES
-from proxy.permissions.row_permissions import TEAM_GROUP
+from proxy.permissions.roles import ALL_TEAMS, AUDITOR, OWNER, ROLES, TEAM_GROUP
 from proxy.secrets import ConfigError, setting_now
 from proxy.url_hosts import host_error
 
@@ -41,6 +41,8 @@ class OIDCConfig:
         """Return the names of the gateway groups to which these provider groups are mapped."""
         return {
             gateway_group.replace("*", _star_text(provider_group, group))
+            if "*" in provider_group
+            else gateway_group
             for provider_group, gateway_group in self.groups
             for group in provider_groups
             if _matches(provider_group, group)
@@ -87,6 +89,12 @@ def setting_errors() -> Iterator[str]:
             yield f"BRIDGE_OIDC_GROUPS maps no group to {', '.join(ROLES)}: no user could sign in"
 
 
+def maps_no_team() -> bool:
+    """Whether the valid settings give roles that need a team, but no team."""
+    groups = {gateway_group for _, gateway_group in _pairs()}
+    return bool(groups & {OWNER, AUDITOR}) and not any(map(_is_team, groups))
+
+
 def is_sign_in(request: HttpRequest | None, credentials: Mapping[str, Any] | None) -> bool:
     """Whether this is an OpenID Connect sign-in.
 
@@ -115,9 +123,10 @@ def _pairs() -> Iterator[Pair]:
         if not (provider_group and equals and gateway_group):
             raise ConfigError(f"BRIDGE_OIDC_GROUPS: {entry!r} is not THEIRS=OURS")
         if gateway_group not in ROLES and not _is_team(gateway_group):
-            known = ", ".join((*ROLES, f"{TEAM_GROUP}<name>"))
+            known = ", ".join((*ROLES, f"{TEAM_GROUP}<name>", ALL_TEAMS))
             raise ConfigError(f"BRIDGE_OIDC_GROUPS: {entry!r} names no known group; known: {known}")
-        if gateway_group.count("*") != provider_group.count("*"):
+        is_all_teams = gateway_group == ALL_TEAMS and "*" not in provider_group
+        if gateway_group.count("*") != provider_group.count("*") and not is_all_teams:
             raise ConfigError(f"BRIDGE_OIDC_GROUPS: {entry!r} has a star on one side only")
         yield provider_group, gateway_group
 

@@ -5,6 +5,7 @@ users. Superusers are not changed, so that they keep access in an emergency.
 """
 
 import hashlib
+import logging
 import re
 from typing import Any, Final
 
@@ -14,11 +15,12 @@ from django.db import IntegrityError, transaction
 
 from proxy.audit_log import Actor, acting_as, current_actor
 from proxy.models import ActorKind, Identity
-from proxy.permissions.roles import ROLES
-from proxy.permissions.row_permissions import TEAM_GROUP
+from proxy.permissions.roles import AUDITOR, OWNER, ROLES, TEAM_GROUP
 from proxy.permissions.usernames import is_taken
 
 from .oidc_settings import OIDCConfig
+
+log = logging.getLogger(__name__)
 
 MAX_NAME_LENGTH: Final = 64
 NOT_IN_NAMES: Final = re.compile(r"[^\w.@+-]+", re.ASCII)
@@ -98,6 +100,8 @@ def update_user(config: OIDCConfig, user: Any, claims: dict[str, Any]) -> Any:
         _sync_groups(user, groups if groups & set(ROLES) else set(), claims)
     if not groups & set(ROLES):
         raise _no_group_error(config, claims)
+    if groups & {OWNER, AUDITOR} and not any(name.startswith(TEAM_GROUP) for name in groups):
+        log.warning("sign-in: %s has no group of a team, and sees only own requests", user)
     if not user.is_active:
         raise SignInDenied("Your account is deactivated.", f"{user} is not active")
     return user

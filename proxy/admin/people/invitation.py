@@ -21,8 +21,7 @@ from django.views.decorators.http import require_http_methods
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.setup.key_admin import secret_page
 from proxy.models import ApiKey, Budget, Period, Team
-from proxy.permissions.roles import MEMBER, ROLES
-from proxy.permissions.row_permissions import TEAM_GROUP
+from proxy.permissions.roles import MEMBER, ROLES, TEAM_GROUP
 from proxy.permissions.usernames import TAKEN, is_taken
 from proxy.permissions.write_permissions import ADD, choices, faults, may_invite
 

@@ -27,8 +27,8 @@ from proxy.admin.setup.key_admin import key_state
 from proxy.models import ApiKey, Budget
 from proxy.money import nanousd_of
 from proxy.permissions.key_validity import RELATED
+from proxy.permissions.roles import TEAM_GROUP
 from proxy.permissions.row_permissions import (
-    TEAM_GROUP,
     Reader,
     can_open_admin,
     reader_of_user,

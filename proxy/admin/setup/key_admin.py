@@ -71,8 +71,7 @@ class TeamAdmin(ManagedAdmin):
     change_form_template = "admin/proxy/team/change_form.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
-        reader = reader_of_user(request.user)
-        return visible_teams(reader) if reader.teams else super().get_queryset(request)
+        return visible_teams(reader_of_user(request.user))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Return what is deleted with the teams; the last part is what prevents it.

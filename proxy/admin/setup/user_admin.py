@@ -4,6 +4,7 @@ A user who may change users could become a superuser, so no group of the gateway
 permission. A team lead may view the users of the team.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -20,6 +21,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from proxy.admin.core.model_admin import ChecksWrites, Inline
 from proxy.models import Identity
+from proxy.permissions.team_grants import granted_teams
 from proxy.permissions.usernames import TAKEN, is_taken
 from proxy.permissions.write_permissions import choices
 
@@ -65,10 +67,29 @@ class PeopleAdmin(ChecksWrites, Users):
     add_form = NewUserForm
     add_fieldsets = UserAdmin.add_fieldsets  # the theme's class, first in the MRO, has none
     change_password_form = AdminPasswordChangeForm
+    readonly_fields = ("teams",)
     filter_horizontal = ()  # the two boxes of filter_horizontal have no accessible names
     list_display = (
         "username", "email", "is_active", "is_staff", "is_superuser", "last_login", "readings",
     )  # fmt: skip
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Show with the groups which teams they grant."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None:
+            return fieldsets
+        return [
+            (title, {**options, "fields": tuple(_with_teams(options["fields"]))})
+            for title, options in fieldsets
+        ]
+
+    @admin.display(description="teams")
+    def teams(self, user: User) -> str:
+        """Return in which teams the user's permissions count."""
+        teams = granted_teams(user)
+        if not teams:
+            return "no team: add a group team:<name>, or team:* for all teams"
+        return "all teams" if teams == ["*"] else ", ".join(teams)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         return choices(request.user, super().get_queryset(request))
@@ -82,6 +103,13 @@ class PeopleAdmin(ChecksWrites, Users):
 
     def get_inlines(self, request: HttpRequest, obj: Any = None) -> Any:
         return () if obj is None else (IdentityInline,)
+
+
+def _with_teams(fields: Iterable[Any]) -> Iterator[Any]:
+    for field in fields:
+        yield field
+        if field == "groups":
+            yield "teams"
 
 
 @admin.register(Group)

@@ -10,6 +10,7 @@ from proxy.ledger.maintenance.export import key_id
 from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Scope, Team, Upstream
 from proxy.models.setup.keys import secret_columns
 from proxy.models.setup.prices import DIMENSIONS
+from proxy.permissions.team_grants import granted_teams
 from proxy.permissions.usernames import TAKEN, is_taken
 from proxy.reports.core.query_parameters import Number
 from proxy.reports.core.references import reference_of
@@ -125,6 +126,10 @@ class UserSerializer(ConfigSerializer):
         child=Named(slug_field="name", queryset=Group.objects.all()),
         required=False,
         max_length=MAX_ITEMS,
+        help_text="Roles, and the teams in which they count: `team:<name>`, or `team:*` for all.",
+    )
+    teams = serializers.SerializerMethodField(
+        help_text="The teams that the groups grant; `*`: all. Empty: nothing but own requests.",
     )
     joined_at = serializers.DateTimeField(source="date_joined", read_only=True)
     last_login_at = serializers.DateTimeField(source="last_login", read_only=True, allow_null=True)
@@ -132,9 +137,12 @@ class UserSerializer(ConfigSerializer):
     class Meta:
         model = User
         fields = (
-            "id", "name", "email", "is_active", "is_staff", "is_superuser", "groups", "joined_at",
-            "last_login_at",
+            "id", "name", "email", "is_active", "is_staff", "is_superuser", "groups", "teams",
+            "joined_at", "last_login_at",
         )  # fmt: skip
+
+    def get_teams(self, user: User) -> list[str]:
+        return granted_teams(user)
 
     def complete(self, row: User, attrs: dict[str, Any]) -> None:
         if not self.instance:

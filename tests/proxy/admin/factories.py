@@ -143,9 +143,20 @@ def superuser() -> User:
     return User.objects.create_superuser("root", "root@example.com", None)
 
 
-def staff(name: str, *permissions: str, groups: tuple[str, ...] = ()) -> User:
+def staff(
+    name: str,
+    *permissions: str,
+    groups: tuple[str, ...] = (),
+    teams: tuple[str, ...] = ("*",),
+) -> User:
+    """Create a user of the admin.
+
+    ``teams``: the teams in which the permissions count; without effect if ``groups`` name a team.
+    """
     user = User.objects.create_user(name, f"{name}@example.com", None, is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    if not any(group.startswith("team:") for group in groups):
+        groups = (*groups, *(f"team:{team}" for team in teams))
     user.groups.set([Group.objects.get_or_create(name=group)[0] for group in groups])
     return user
 

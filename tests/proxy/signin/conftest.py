@@ -30,6 +30,7 @@ def provider(running):
         OIDC_GROUPS=GROUPS,
         AUTHENTICATION_BACKENDS=[
             "axes.backends.AxesStandaloneBackend",
+            "proxy.permissions.team_grants.RolesNeedTeams",
             "django.contrib.auth.backends.ModelBackend",
             "proxy.signin.backend.Backend",
         ],

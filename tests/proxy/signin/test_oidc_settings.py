@@ -91,3 +91,28 @@ def test_an_incomplete_configuration_prevents_the_start_and_is_named(tmp_path, r
     assert "BRIDGE_OIDC_GROUPS is missing" in process.stderr
     assert "s3cret-1234" not in process.stderr
     assert not (tmp_path / "data" / "ledger.sqlite3").exists()
+
+
+def test_roles_without_any_team_are_a_warning():
+    with override_settings(**COMPLETE | {"OIDC_GROUPS": ["leads=owner", "all=member"]}):
+        (warning,) = check_sign_in()
+        assert oidc_settings() is not None
+    assert "no team to owners and auditors" in warning.msg
+
+    for team in ("a=team:red", "leads=team:*"):
+        assert error_messages(OIDC_GROUPS=["leads=owner", team]) == []
+
+
+@pytest.mark.parametrize(
+    ("group", "granted"),
+    [
+        ("bridge-red", {"team:red"}),
+        ("bridge-*", set()),
+        ("bridge-", set()),
+        ("bridge-a b", set()),
+        ("all", {"team:*"}),
+    ],
+)
+def test_only_an_explicit_pair_gives_all_teams(group, granted):
+    with override_settings(**COMPLETE | {"OIDC_GROUPS": [*COMPLETE["OIDC_GROUPS"], "all=team:*"]}):
+        assert oidc_settings().gateway_groups([group]) == granted

@@ -63,6 +63,19 @@ class TestTheGroups:
         alice = User.objects.get()
         assert {group.name for group in alice.groups.all()} == {AUDITOR}
 
+    @pytest.mark.parametrize("group", ["bridge-a b", "bridge-", "bridge-*", "elsewhere"])
+    def test_of_a_role_without_a_valid_team_show_nothing(self, provider, group):
+        factories.record()
+        provider.claims = {"groups": ["leads", group]}
+        client, _ = sign_in(provider)
+
+        alice = User.objects.get()
+        assert {group.name for group in alice.groups.all()} == {OWNER}
+        assert client.get("/admin/proxy/exchange/").status_code == 403
+        assert client.get("/api/v1/teams/").status_code == 403
+        listed = client.get("/api/v1/requests/?from=2026-11-20&to=2026-11-21")
+        assert listed.json()["data"] == []
+
     def test_all_removed_end_the_old_session(self, provider):
         session_client, _ = sign_in(provider)
         assert session_client.get("/admin/").status_code == 200
