@@ -365,7 +365,8 @@ NO_FILES: Final = _words(
 )
 BAD_FILE: Final = _words(
     r"(?:failed|unable) to (?:parse|read|process|open|load|extract)"
-    r"|(?:could|can)(?:not| not|n't) be (?:read|parsed|opened|processed)|corrupt|password|encrypted pdf|no pages|not a valid pdf"
+    r"|(?:could|can)(?:not| not|n't) be (?:read|parsed|opened|processed)"
+    r"|corrupt|password|encrypted pdf|no pages|not a valid pdf"
 )
 FILE_PATH: Final = re.compile(r"\b(?:file|file_data|input_file|filename)\b")
 
@@ -745,7 +746,6 @@ OPENAI_RULES: Final = (
             _words(r"(?:missing|without|lacks?|requires?) (?:\w{1,12} ){0,3}`?thought_?signature"),
             edit="sign_calls",
         ),
-        _TEMPLATE_STATUSES,
     ),
     Rule(
         "reasoning with tools (gpt-5.4 and later, Chat Completions)",
