@@ -38,6 +38,8 @@ TEXTS: Final[Mapping[str, str]] = {  # parameter -> column; accepts several valu
     "upstream_request_id": "upstream_request_id",
     "previous_request_id": "previous_id",
     "worker": "worker",
+    "speed": "speed",
+    "inference_geo": "inference_geo",
 }
 INTEGERS: Final[Mapping[str, str]] = {"upstream_status": "upstream_status"}
 SOURCES: Final[Mapping[str, str]] = {
@@ -71,6 +73,7 @@ FLAGS: Final[Mapping[str, tuple[Q, str]]] = {
     "delivered": (Q(delivered=True), "The client received the whole response."),
     "has_notes": (~Q(notes=[]), "The translation changed the request."),
     "has_unknown_events": (~Q(unknown_events={}), "The upstream sent unknown events."),
+    "has_iterations": (~Q(iterations=[]), "The response was sampled in several billed steps."),
     "retried": (Q(attempts__1__isnull=False), "The request had more than one attempt."),
     "priced": (Q(cost_nanousd__isnull=False), "The cost is known."),
 }

@@ -60,7 +60,7 @@ TIMES = {
 HISTORY = "/history/"
 WITHOUT_TIMES = {
     # forms and questions
-    "/add/", "/delete/", "/password/", "/rotate/", "/revoke/", "/invite/", "/test/", "password_change/",
+    "/add/", "/delete/", "/password/", "/rotate/", "/revoke/", "/invite/", "/test/", "/forget/", "password_change/",
     "password_change/done/", "admin/time-zone/", "admin/storage/purge/", "admin/reading-reason/", "admin/live/stop/",
     # answers that are no pages: redirects, files, JSON, the frame for PDFs
     "admin/login/", "admin/logout/", "admin/jsi18n/", "admin/autocomplete/", "admin/search/go/",

@@ -156,7 +156,7 @@ def test_the_verification_finds_a_changed_sum(table, column) -> None:
     (finding,) = verify_sums(MIDNIGHT, MIDNIGHT + timedelta(days=1))
 
     assert finding.where == f"{table.__name__} 2026-11-20"
-    assert finding.why.startswith(f"{column} is ")
+    assert f": {column} is 7, by its ledger rows it is " in finding.why
 
 
 def test_the_tools_of_one_answer_are_limited(read, admin_key) -> None:
