@@ -104,7 +104,7 @@ def _limits(state: Checkpoint, heads: Sequence[PublishedHead]) -> Iterator[str]:
     if state.days != EVERYTHING:
         yield "the links of other days"
     for key, count in state.encrypted.items():
-        yield f"{count} transcripts: {MissingBodyKey(key)}"
+        yield f"{count} transcripts not checked: {MissingBodyKey(key)}"
     if state.unproven:
         yield (
             f"which columns {state.unproven} amendments changed, as they are of requests of "

@@ -30,6 +30,7 @@ from proxy.models import (
     UsageQuarterHour,
 )
 from tests.for_each import for_each
+from tests.proxy.ledger.amending import set_cost
 
 from .database.tables import renamed
 from .factories import NOON, answer, body, closing, exchange_id, opening
@@ -238,9 +239,9 @@ def test_a_month_is_verified_alone(ledger) -> None:
     linked = HashChainLink.objects.get(exchange_id=exchange_id(1)).day
 
     assert finding("verifyledger", "--month", f"{linked:%Y-%m}")[0] == 1
-    assert finding("verifyledger", "--month", "2001-01") == (
-        0, "0 links checked: everything is as it was written\n"
-    )  # fmt: skip
+    code, text = finding("verifyledger", "--month", "2001-01")
+    assert (code, text.splitlines()[-1]) == (0, "0 links checked: everything is as it was written")
+    assert "not proven: the links of other days" in text
 
 
 def test_settle_closes_old_open_rows_once_and_a_later_close_record_wins(ledger) -> None:
@@ -305,11 +306,11 @@ def test_a_closed_output_pipe_is_not_an_error(driver) -> None:
 
 
 def test_reprice_shows_before_it_changes(ledger) -> None:
-    Exchange.objects.filter(pk=exchange_id(1)).update(cost_nanousd=None, price=None)
+    set_cost(exchange_id(1), 1)
 
-    assert "would change" in run("reprice", "--dry-run")
-    assert Exchange.objects.get(pk=exchange_id(1)).cost_nanousd is None
-    assert "1 request changed" in run("reprice")
+    assert "1 request would change" in run("reprice", "--all", "--dry-run")
+    assert Exchange.objects.get(pk=exchange_id(1)).cost_nanousd == 1
+    assert "1 request changed" in run("reprice", "--all")
     assert Exchange.objects.get(pk=exchange_id(1)).cost_nanousd == 5_570_000
 
 

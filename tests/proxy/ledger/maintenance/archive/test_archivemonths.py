@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
+import duckdb
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import DEFAULT_DB_ALIAS, connection
@@ -23,6 +24,7 @@ from proxy.ledger.maintenance import (
     verifier,
 )
 from proxy.ledger.posting.ledger_writer import write_to_database
+from proxy.ledger.posting.row_digests import LATER_COLUMNS
 from proxy.management.commands import backup
 from proxy.models import (
     ArchivedMonth,
@@ -209,6 +211,22 @@ def test_a_row_that_changed_after_it_was_archived_is_archived_again(ledger, arch
 def _archived(pk: str) -> list[Exchange]:
     rows = Exchange.objects.filter(pk=pk)
     return reading.read_both(rows, list, reading.with_ids([pk]))[1]
+
+
+def test_a_file_of_an_older_version_lacks_later_columns(ledger, archive, tmp_path):
+    archive(*BEFORE, "--remove")
+    path = tmp_path / "archive" / "requests-2026-06.parquet"
+    new = path.with_suffix(".new")
+    with duckdb.connect() as database:
+        columns = ", ".join(LATER_COLUMNS)
+        database.execute(
+            f"COPY (SELECT * EXCLUDE ({columns}) FROM '{path}') TO '{new}' (FORMAT parquet)"  # noqa: S608 - test data
+        )
+    new.replace(path)
+    ArchivedMonth.objects.update(sha256=files.sha256_of(path))
+
+    assert len(all_rows()) == 10
+    assert findings() == []
 
 
 def test_wrong_sums_of_a_removed_month_are_found(ledger, archive):
