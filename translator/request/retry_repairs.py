@@ -368,7 +368,8 @@ NO_FILES: Final = _words(
 )
 BAD_FILE: Final = _words(
     r"(?:failed|unable) to (?:parse|read|process|open|load|extract)"
-    r"|(?:could|can)(?:not| not|n't) be (?:read|parsed|opened|processed)|corrupt|password|encrypted pdf|no pages|not a valid pdf"
+    r"|(?:could|can)(?:not| not|n't) be (?:read|parsed|opened|processed)"
+    r"|corrupt|password|encrypted pdf|no pages|not a valid pdf"
 )
 FILE_PATH: Final = re.compile(r"\b(?:file|file_data|input_file|filename)\b")
 

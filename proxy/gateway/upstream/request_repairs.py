@@ -31,6 +31,11 @@ class RequestRepairs:
         """Whether messages have changed their places, so that no path of an error fits them."""
         return any(reshapes(lesson) for repair in self._repairs for lesson in repair.lessons)
 
+    @property
+    def refused_files(self) -> bool:
+        """Whether the last repair has put texts in the places of files."""
+        return any(lesson.edit == "files_as_text" for lesson in self._repairs[-1].lessons)
+
     def apply(
         self, body: bytes, status: int, refusal: Any, notes: list[Note], *, strict: bool
     ) -> bytes | None:
