@@ -515,7 +515,7 @@ EDITS: Final[Mapping[str, Edit]] = {
     ),
     "files_as_text": Edit(
         _omit_files,
-        Note("messages", "dropped", "the model does not accept files: sent without them"),
+        Note("messages", "dropped", "the model does not accept files: sent as their text, if any"),
         "files",
     ),
     "max_images": Edit(_keep_images, None),

@@ -6,7 +6,7 @@ API allows: user text after a tool result (Mistral, Gemma), several calls in one
 requires it; a repair applies them after the server's error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 Message = dict[str, Any]
@@ -104,15 +104,20 @@ def hoist_system_text(messages: Sequence[Message]) -> list[Message]:
     return [{**system[0], "content": content}, *others]
 
 
-def count_parts(value: Any, kinds: frozenset[str]) -> int:
-    """Return the number of images or files in messages or input items."""
+def parts_of(value: Any, kinds: frozenset[str]) -> Iterator[Message]:
+    """Yield the images or files in messages or input items, in their order."""
     if isinstance(value, list):
-        return sum(count_parts(item, kinds) for item in value)
-    if not isinstance(value, dict):
-        return 0
-    if value.get("type") in kinds:
-        return 1
-    return count_parts(value.get("content"), kinds) + count_parts(value.get("output"), kinds)
+        for item in value:
+            yield from parts_of(item, kinds)
+    elif isinstance(value, dict) and value.get("type") in kinds:
+        yield value
+    elif isinstance(value, dict):
+        yield from parts_of(value.get("content"), kinds)
+        yield from parts_of(value.get("output"), kinds)
+
+
+def count_parts(value: Any, kinds: frozenset[str]) -> int:
+    return sum(1 for _ in parts_of(value, kinds))
 
 
 def without_parts(value: Any, kinds: frozenset[str], text: str, keep: int = 0) -> Any:

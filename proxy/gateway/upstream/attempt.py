@@ -33,7 +33,7 @@ from translator.upstream_errors import map_error_paths
 from .attempt_calls import AttemptCalls
 from .client import ERROR_BODY_BYTES, UpstreamResponse
 from .decoding.response_decoder import ResponseDecoder
-from .documents import PdfText, load_pdf_texts, with_pdf_texts
+from .documents import PdfText, load_pdf_texts, with_pdf_texts, with_texts_of_files
 from .error_responses import bad_gateway_error, cancellation_error, decode_answer, upstream_error
 from .model_memory import adapt_body
 from .request_repairs import MAX_REPAIRS, RequestRepairs
@@ -219,8 +219,11 @@ class Attempt(AttemptCalls):
             refusal = decode_json(raw)
         except BadUpstream:  # plain text: axum's and Go's frameworks
             refusal = raw.decode("utf-8", "replace")
+        refused = self.body
         if not await self._apply_repair(call.status, refusal):
             return False
+        if self.repairs.refused_files:
+            self.body = await with_texts_of_files(refused, self.entry.caller.team.id)
         self.store_error_body(call, raw)
         return True
 

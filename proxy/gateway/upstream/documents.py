@@ -16,10 +16,18 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from proxy.gateway.exchange.request_context import RequestContext
+from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from proxy.limited_work import MAX_CHILDREN, Limits, TooBusy, WorkFailed, run_limited_async
+from translator.dialect import Lesson
 from translator.notes import Note
+from translator.request.body_edits import apply_lesson
+from translator.request.history_shapes import FILE_PARTS, parts_of
+
+from .model_memory import memory
 
 Block = dict[str, Any]
 
@@ -39,6 +47,9 @@ RETRY_AFTER_S: Final = 600.0
 """A PDF that could not be read in its limits is not read again for this time."""
 TEAM_CHARACTERS: Final = 1_000_000
 MAX_TEAMS: Final = 64
+PDF_DATA: Final = "data:application/pdf;base64,"
+REFUSED: Final = Lesson("files_as_text")
+_encode: Final = msgspec.json.Encoder().encode
 TEXT_SENT: Final = "the text of the PDF is sent, without its pictures and its layout"
 
 
@@ -107,7 +118,7 @@ async def load_pdf_texts(entry: RequestContext, target: Target) -> dict[int, Pdf
     The data lives in the request for as long as the result is used. An upstream that takes files
     needs no text: {}.
     """
-    if target.server.profile.files or b'"document"' not in entry.request.body:
+    if b'"document"' not in entry.request.body or _takes_files(entry, target):
         return {}
     team = entry.caller.team.id
     found: dict[int, PdfText] = {}
@@ -127,6 +138,37 @@ async def load_pdf_texts(entry: RequestContext, target: Target) -> dict[int, Pdf
             pdf_texts.add(team, digest, known)
         found[id(data)] = known or PdfText("", "the request has too many of them")
     return found
+
+
+def _takes_files(entry: RequestContext, target: Target) -> bool:
+    """Return whether the model takes files: by its profile, and by what its refusals have shown."""
+    model = target.model_for(entry.request.model)
+    return target.server.profile.files and REFUSED not in memory.lessons(target.server, model)
+
+
+async def with_texts_of_files(body: bytes, team: int) -> bytes:
+    """Return the body of an upstream that refused files with texts in their places.
+
+    The client's request is released by then, so the PDFs are read from the upstream's body.
+    """
+    sent = decode_json(body)
+    for part in [*parts_of(sent.get("messages"), FILE_PARTS),
+                 *parts_of(sent.get("input"), FILE_PARTS)][-MAX_READ:]:  # fmt: skip
+        file = part.get("file") or part
+        _, _, data = str(file.get("file_data") or "").partition(PDF_DATA)
+        if not data or len(data) > LIMITS.input_bytes:
+            continue
+        digest = await asyncio.to_thread(_digest, data)
+        if (known := pdf_texts.get(team, digest)) is None:
+            known = await readers.read(team, data)
+            pdf_texts.add(team, digest, known)
+        if known.text:
+            kind = "input_text" if part["type"] == "input_file" else "text"
+            text = f"{file.get('filename') or ''}\n{known.text}"
+            part.clear()
+            part.update(type=kind, text=text)
+    applied = apply_lesson(sent, REFUSED)
+    return _encode(applied[0] if applied is not None else sent)
 
 
 def with_pdf_texts(

@@ -30,6 +30,11 @@ class RequestRepairs:
         # for each entry of the history sent to the upstream: its place in the client's request
         self.origins: tuple[Origin, ...] = ()
 
+    @property
+    def refused_files(self) -> bool:
+        """Whether the last repair has put texts in the places of files."""
+        return any(lesson.edit == "files_as_text" for lesson in self._repairs[-1].lessons)
+
     async def apply(
         self, body: bytes, status: int, refusal: Any, notes: list[Note], *, strict: bool
     ) -> bytes | None:

@@ -200,3 +200,17 @@ def streamed(gate: threading.Event) -> Script:
 
     end = [chunk(part("second")), chunk(part(None, "stop")), chunk(b"data: [DONE]\n\n")]
     return [stream_head(), chunk(part("first")), WaitForGate(gate), *end, LAST_CHUNK]
+
+
+def test_a_refused_pdf_is_sent_as_its_text_at_once_and_later(gateway, upstream):
+    refusal = json_response({"error": {"message": "file uploads are not supported"}}, 400)
+    upstream.on("files-refused", refusal, OK, OK)
+    messages = in_a_message(pdf_block(pdfs.pages("marigold")))
+
+    replies = [ask(gateway, "files-refused", messages) for _ in range(2)]
+
+    assert [reply.status for reply in replies] == [200, 200]
+    sent = [each.body.decode() for each in upstream.requests_for("files-refused")]
+    assert [("JVBERi0" in each, "marigold" in each) for each in sent] == [
+        (True, False), (False, True), (False, True),
+    ]  # fmt: skip
