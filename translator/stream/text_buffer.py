@@ -34,6 +34,13 @@ class TextBuffer(io.StringIO):
                 self.getvalue()
                 self._next_join = length + length // 4 + MIN_JOIN_CHARACTERS
 
+    def part(self, start: int, end: int) -> str:
+        """Return the characters from ``start`` to ``end``, without a copy of the whole text."""
+        self.seek(start)
+        part = self.read(max(0, end - start))
+        self.seek(0, io.SEEK_END)
+        return part
+
     @property
     def is_full(self) -> bool:
         """Return whether the limit is reached, so that the end of the text may be missing."""

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from .object_scanner import MAX_DEPTH, ObjectScanner
 
-MAX_REPAIRED: Final = 2**20
-"""Longer arguments are not searched for repairs: this would take seconds, and no model writes such
-arguments."""
+MAX_REPAIRED: Final = 2**17
+"""Longer arguments are not searched for repairs, which take up to 1 s for each megabyte."""
 
 _chunks: Final = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
     None, json.JSONEncoder().default, encode_basestring, None, ":", ",", False, False, True
@@ -148,18 +147,19 @@ def _is_shallow(text: str) -> bool:
 def _python_to_json(text: str) -> str:
     """Convert a Python literal to JSON and remove trailing commas; "" if that is impossible."""
     pieces: list[str] = []
+    if not text.lstrip().startswith("{"):
+        return ""  # arguments are an object
     for token in _TOKEN.finditer(text):
-        piece, kind = token.group(), token.lastgroup
-        # An unclosed string shows that the text is truncated.
-        if kind in QUOTED and token[f"{kind}_end"] is None:
-            return ""
-        match kind:
+        piece = token.group()
+        match token.lastgroup:
             case "single":
                 pieces.append(_double_quoted(piece[1:-1]))
             case "comma":
                 continue
             case "word":
                 pieces.append(PYTHON_WORDS[piece])
+            case "unclosed":  # the text is truncated
+                return ""
             case _:
                 pieces.append(piece)
     return "".join(pieces)
@@ -180,7 +180,6 @@ def _reject_constant(name: str) -> Any:
     raise ValueError(name)  # NaN and Infinity are valid in Python, not in JSON
 
 
-QUOTED: Final = frozenset({"double", "single"})
 PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 _STRICT: Final = json.JSONDecoder(parse_float=_parse_finite, parse_constant=_reject_constant)
@@ -200,13 +199,15 @@ _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?P<end>")?', re.DOTALL)
 _QUOTE: Final = re.compile(r'\\.|"', re.DOTALL)
 _TOKEN: Final = re.compile(
     r"""
-    (?P<double>"(?:[^"\\]|\\.)*(?P<double_end>")?)
-    | (?P<single>'(?:[^'\\]|\\.)*(?P<single_end>')?)
+    (?P<single>'[^'\\]*+(?:\\.[^'\\]*+)*+')
     | (?P<comma>,(?=\s*[}\]]))
     | (?P<word>\b(?:True|False|None)\b)
-    | (?P<other>[^"',TFN]+|.)
+    | (?P<same>(?:
+        [^"',TFN]++ | "[^"\\]*+(?:\\.[^"\\]*+)*+"
+        | ,(?!\s*[}\]]) | \B[TFN] | [TFN](?!(?:rue|alse|one)\b)
+      )++)
+    | (?P<unclosed>["'])
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Matches one token of a Python or JSON literal. An unclosed string also matches, without its end
-group; otherwise the pattern would try each quote inside the string as a start."""
+"""Matches one token of a Python or JSON literal; everything that remains the same is one token."""

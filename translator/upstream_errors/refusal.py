@@ -34,7 +34,7 @@ _WORD_BYTES: Final = bytes(
 )
 """For ``bytes.translate``: lower case, and a space for each byte that is in no word."""
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_=-]*")
-_PERCENT: Final = re.compile(rb"%([0-9a-fA-F]{2})")
+_PERCENT: Final = re.compile(rb"(?:%[0-9a-fA-F]{2})++")
 _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _INDEX: Final = re.compile(r"\[(?:\d{1,6}|\*)?\]|\.\d{1,6}(?=\.|\Z)")
 _QUOTED: Final = re.compile(r"['\"`]([A-Za-z_][\w.\[\]*]{0,127})['\"`]", re.ASCII)
@@ -221,10 +221,14 @@ def _forms(text: str) -> Iterator[str]:
     """Yield a string as it is, and as a server may have decoded it."""
     yield text
     if "%" in text:
-        raw = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), text.encode(errors="replace"))
+        raw = _PERCENT.sub(_percent_decoded, text.encode(errors="replace"))
         yield raw.decode(errors="replace")
     if "\\" in text:
         spaced = text.replace("\\n", " ").replace("\\r", " ").replace("\\t", " ")
         yield _ESCAPE.sub(lambda m: chr(int(m[1], 16)), spaced)
     if "&" in text:
         yield html.unescape(text)
+
+
+def _percent_decoded(run: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(run[0].replace(b"%", b"").decode())

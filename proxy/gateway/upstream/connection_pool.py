@@ -23,6 +23,7 @@ from proxy.gateway.snapshot.request_head import Origin
 from proxy.metrics.definitions import STRAY_RESPONSES
 from proxy.models.setup.upstream_connection import HttpProxy, TlsFiles
 from proxy.secrets import ConfigError
+from proxy.url_hosts import address_of, is_forbidden
 
 from .connection import (
     ConnectError,
@@ -246,11 +247,15 @@ class ConnectionPool:
             raise
 
     async def _resolve(self, key: tuple[str, int]) -> list[Any]:
+        """Return the addresses of a host, without those that no URL may have (``url_hosts``)."""
         loop = asyncio.get_running_loop()
         known = self._addresses.get(key)
         if known is not None and loop.time() - known[0] < ADDRESSES_S:
             return known[1]
-        found = await loop.getaddrinfo(*key, type=socket.SOCK_STREAM)
+        resolved = await loop.getaddrinfo(*key, type=socket.SOCK_STREAM)
+        found = [each for each in resolved if not _is_forbidden(each)]
+        if not found:
+            raise ConnectError(f"{key[0]!r} resolves to an address of this network link")
         self._addresses[key] = (loop.time(), found)
         return found
 
@@ -272,6 +277,12 @@ class ConnectionPool:
                 del self._idle[key]
         if self._idle:
             self._sweep = loop.call_later(IDLE_S, self._close_expired)
+
+
+def _is_forbidden(resolved: Any) -> bool:
+    """Return whether no URL may have the address of this result of ``getaddrinfo``."""
+    address = address_of(str(resolved[4][0]))
+    return address is None or is_forbidden(address)
 
 
 def _address(origin: Origin) -> tuple[str, int]:

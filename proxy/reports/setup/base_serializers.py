@@ -36,7 +36,7 @@ class StrictSerializer(serializers.ModelSerializer[Any]):
             known = sorted(name for name, field in self.fields.items() if not field.read_only)
             for name in data:
                 if name not in known:
-                    close = difflib.get_close_matches(str(name), known, 1)
+                    close = difflib.get_close_matches(str(name)[:60], known, 1)
                     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
                     raise serializers.ValidationError({str(name)[:60]: f"unknown field; {hint}"})
         return super().to_internal_value(data)

@@ -6,7 +6,7 @@ tool call begins; later content becomes a new block with a new index.
 
 from typing import Any, Final, Literal
 
-from translator.message_stream.citations import web_citation
+from translator.message_stream.citations import MAX_CITED_TEXT, web_citation
 from translator.message_stream.message_composer import MessageComposer
 from translator.notes import Note
 from translator.openai_chat.reasoning_details import details_text, merge_details
@@ -127,8 +127,9 @@ class TextBlocks:
 
     def _write_citation(self, url: str, title: str | None, start: Any, end: Any) -> None:
         block = self._composer.find_block(self._key)
-        bounded = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end
-        cited_text = block.text[start:end] if bounded and block is not None else ""
+        cited_text = ""
+        if isinstance(start, int) and isinstance(end, int) and start >= 0 and block is not None:
+            cited_text = block.buffer.part(start, min(end, start + MAX_CITED_TEXT))
         citation = web_citation(url, title, cited_text)
         self._composer.add_citation(self._key, citation)
 

@@ -120,6 +120,23 @@ async def test_a_connection_is_made_to_one_or_several_addresses(addresses: int):
         connection.close()
 
 
+async def test_a_name_that_resolves_to_a_metadata_service_is_never_called(monkeypatch):
+    """Checked at each resolution: an address may change after the upstream was configured."""
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    async with upstream(answer) as (pool, origin):
+        named, real = origin._replace(host="models.test"), socket.getaddrinfo
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda _, *rest, **more: real("127.0.0.1", *rest, **more)
+        )
+        monkeypatch.setattr("proxy.url_hosts.METADATA", frozenset({"127.0.0.1"}))
+
+        with pytest.raises(ConnectError, match=r"'models\.test' resolves to an address of this"):
+            await pool.connect(named, within_s=60)
+
+        monkeypatch.setattr("proxy.url_hosts.METADATA", frozenset())
+        (await pool.connect(named, within_s=60)).close()
+
+
 async def test_the_first_of_equal_header_names_counts_and_trailers_are_ignored():
     head = b"HTTP/1.1 200 OK\r\nX: 1\r\nx: 2\r\nX: 3\r\ntransfer-encoding: chunked\r\n\r\n"
     answer = head + b"0\r\ny: 1\r\n\r\n"

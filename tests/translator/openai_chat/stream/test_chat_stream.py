@@ -302,6 +302,19 @@ def test_flat_annotations_are_citations_too_and_bad_ranges_cite_nothing():
     assert (citation["url"], citation["title"], citation["cited_text"]) == ("https://a", None, "")
 
 
+def test_a_cited_text_is_cut_so_that_many_citations_do_not_multiply_it():
+    cited = {"type": "url_citation", "url": "https://a", "start_index": 1, "end_index": 99_000}
+    text = chunk(content="a" + "b" * 99_000 + "c")
+
+    streamed = message(text, chunk(annotations=[cited] * 50), chunk("stop"))
+    early = message(chunk(annotations=[cited] * 50), text, chunk("stop"))
+
+    for reply in (streamed, early):
+        citations = reply["content"][0]["citations"]
+        assert [each["cited_text"] for each in citations] == ["b" * 1_000] * 50
+        assert reply["content"][0]["text"][-2:] == "bc"  # pieces are appended after a look back
+
+
 def test_a_citation_without_its_text_is_dropped_with_a_note():
     decoder = stream()
 

@@ -29,6 +29,14 @@ def cited(*events):
     return [block.get("citations") for block in blocks(*events)]
 
 
+def test_a_cited_text_is_cut_so_that_many_citations_do_not_multiply_it():
+    long = CITE | {"start_index": 1, "end_index": 99_000}
+
+    [citations] = cited(text("a" + "b" * 99_000), *[annotation(long)] * 50, completed())
+
+    assert {each["cited_text"] for each in citations} == {"b" * 1_000}
+
+
 def test_a_citation_quotes_the_text_of_its_range():
     assert cited(text("Hello"), annotation(CITE), completed()) == [
         [
