@@ -7,8 +7,10 @@ from typing import Any, Final
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.db import models, transaction
+from django.db.models import Q
 from django.utils.timezone import now
 
+from proxy.ledger.maintenance.published_heads import link_again, linked_entries
 from proxy.models import (
     ApiKey,
     AuditEntry,
@@ -22,8 +24,10 @@ from proxy.models import (
     WebhookDelivery,
     WebhookEvent,
 )
+from proxy.permissions.readings import REASONS, searched_words
 
 from .person import Person, key_name_of, new_name_of
+from .requests import slices
 
 TEXTS: Final[Sequence[tuple[type[models.Model], tuple[str, ...]]]] = (
     (Export, ("query", "reader")),
@@ -91,11 +95,19 @@ def _users() -> Any:
 
 
 def _delete_sign_ins(person: Person) -> None:
-    """Delete the sessions of the admin, and the log of sign-ins with the person's name."""
+    """Delete the sessions of the admin, and the log of sign-ins with the person's name.
+
+    The sessions of others forget the reasons for which their users read transcripts.
+    """
     if person.user_id is not None:
         for session in apps.get_model("sessions", "Session").objects.iterator():
-            if session.get_decoded().get("_auth_user_id") == str(person.user_id):
+            values = session.get_decoded()
+            if values.get("_auth_user_id") == str(person.user_id):
                 session.delete()
+            elif REASONS in values:  # names sessions and searched words, perhaps of the person
+                del values[REASONS]
+                session.session_data = type(session).objects.encode(values)
+                session.save(update_fields=["session_data"])
     for name in ("AccessAttempt", "AccessFailureLog", "AccessLog"):
         apps.get_model("axes", name).objects.filter(username__iexact=person.name).delete()
 
@@ -103,10 +115,15 @@ def _delete_sign_ins(person: Person) -> None:
 def audit_entries(person: Person) -> Iterator[tuple[AuditEntry, list[str]]]:
     """Yield the entries that name the person, changed but not saved, with the changed columns."""
     keys = {name: new_name_of(pk, name) for pk, name in person.keys.items()}
-    for entry in AuditEntry.objects.filter(created__lte=person.until).iterator():
+    entries = AuditEntry.objects.filter(created__lte=person.until)
+    about = entries.filter(Q(user=person.name) | Q(subject=person.name))
+    searches = {searched_words(detail) for detail in about.values_list("detail", flat=True)} - {""}
+    for entry in entries.iterator():
         before = {name: getattr(entry, name) for name in AUDIT_COLUMNS}
         if entry.user == person.name:
             entry.address = ""
+        if (words := searched_words(entry.detail)) in searches:
+            entry.detail = entry.detail.replace(words, "erased words", 1)
         entry.key = keys.get(entry.key, entry.key)
         if (entry.model, entry.object_id) in person.own:
             entry.changes, entry.object_name = {}, person.pseudonym
@@ -125,13 +142,19 @@ AUDIT_COLUMNS: Final = (
 
 
 def _replace_in_audit_log(person: Person) -> int:
-    """Keep the entries, which show what was done, with the pseudonym in place of the name."""
-    count = 0
-    for entry, changed in audit_entries(person):
-        values = {name: _fitting(entry, name) for name in changed}
-        AuditEntry.objects.filter(pk=entry.pk).update(**values)
-        count += 1
-    return count
+    """Keep the entries, which show what was done, with the pseudonym in place of the name.
+
+    A changed entry gets a new link of the hash chain, unless it differed from its link before: a
+    new link would hide that.
+    """
+    entries = list(audit_entries(person))
+    for some in slices(entries):
+        intact = linked_entries([entry.pk for entry, _ in some])
+        for entry, changed in some:
+            values = {name: _fitting(entry, name) for name in changed}
+            AuditEntry.objects.filter(pk=entry.pk).update(**values)
+        link_again(intact)
+    return len(entries)
 
 
 def _replace_in_events(person: Person) -> None:

@@ -7,7 +7,7 @@ the file, or with a copy: so links that were cut off or written again are found 
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -95,6 +95,26 @@ def link_audit_entries() -> None:
             append(head, LinkKind.AUDIT, links, datetime.now(UTC))
         if len(batch) < BATCH:
             return
+
+
+def linked_entries(pks: Sequence[int]) -> list[int]:
+    """Return which of these entries of the audit log are as their newest link says."""
+    found = []
+    for entry in AuditEntry.objects.filter(pk__in=pks).iterator():
+        links = HashChainLink.objects.filter(exchange_id=subject_of(entry)).order_by("-sequence")
+        link = links.first()
+        if link is not None and bytes(link.row_digest) == digest_of_entry(entry):
+            found.append(entry.pk)
+    return found
+
+
+def link_again(pks: Sequence[int]) -> None:
+    """Append a link for each of these entries, which an erasure has changed."""
+    with transaction.atomic():
+        head = lock_ledger()
+        entries = AuditEntry.objects.filter(pk__in=pks).order_by("pk")
+        links = [Link(subject_of(one), digest_of_entry(one)) for one in entries]
+        append(head, LinkKind.AUDIT, links, datetime.now(UTC))
 
 
 def last_linked() -> int:
