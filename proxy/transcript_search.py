@@ -15,7 +15,7 @@ from proxy.encryption.bodies import has_key
 from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.search.query import parse_query
 from proxy.ledger.search.search import Page, Result, search
-from proxy.permissions.readings import record_found, record_search
+from proxy.permissions.readings import SEARCHED_FOR, record_found, record_search
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.times import rfc3339
 
@@ -107,7 +107,7 @@ def search_transcripts(
     record_search(
         reader,
         query.text,
-        detail=f"for {query.text!r}{restriction}",
+        detail=f"{SEARCHED_FOR}{query.text!r}{restriction}",
         user=filters.user,
         team=filters.team,
         reason=reason,

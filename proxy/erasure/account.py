@@ -7,10 +7,11 @@ from typing import Any, Final
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.db import models, transaction
+from django.db.models import Q
 from django.utils.timezone import now
 
 from proxy.ledger.database.bulk_sql import slices
-from proxy.ledger.posting.audit_links import Cause, link_again
+from proxy.ledger.posting.audit_links import Cause, intact_entries, link_again
 from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.models import (
     ApiKey,
@@ -25,6 +26,7 @@ from proxy.models import (
     WebhookDelivery,
     WebhookEvent,
 )
+from proxy.permissions.readings import REASONS, searched_words
 
 from .person import Person, key_name_of, new_name_of
 
@@ -94,11 +96,19 @@ def _users() -> Any:
 
 
 def _delete_sign_ins(person: Person) -> None:
-    """Delete the sessions of the admin, and the log of sign-ins with the person's name."""
+    """Delete the sessions of the admin, and the log of sign-ins with the person's name.
+
+    The sessions of others forget the reasons for which their users read transcripts.
+    """
     if person.user_id is not None:
         for session in apps.get_model("sessions", "Session").objects.iterator():
-            if session.get_decoded().get("_auth_user_id") == str(person.user_id):
+            values = session.get_decoded()
+            if values.get("_auth_user_id") == str(person.user_id):
                 session.delete()
+            elif REASONS in values:  # names sessions and searched words, perhaps of the person
+                del values[REASONS]
+                session.session_data = type(session).objects.encode(values)
+                session.save(update_fields=["session_data"])
     for name in ("AccessAttempt", "AccessFailureLog", "AccessLog"):
         apps.get_model("axes", name).objects.filter(username__iexact=person.name).delete()
 
@@ -106,10 +116,15 @@ def _delete_sign_ins(person: Person) -> None:
 def audit_entries(person: Person) -> Iterator[tuple[AuditEntry, list[str]]]:
     """Yield the entries that name the person, changed but not saved, with the changed columns."""
     keys = {name: new_name_of(pk, name) for pk, name in person.keys.items()}
-    for entry in AuditEntry.objects.filter(created__lte=person.until).iterator():
+    entries = AuditEntry.objects.filter(created__lte=person.until)
+    about = entries.filter(Q(user=person.name) | Q(subject=person.name))
+    searches = {searched_words(detail) for detail in about.values_list("detail", flat=True)} - {""}
+    for entry in entries.iterator():
         before = {name: getattr(entry, name) for name in AUDIT_COLUMNS}
         if entry.user == person.name:
             entry.address = ""
+        if (words := searched_words(entry.detail)) in searches:
+            entry.detail = entry.detail.replace(words, "erased words", 1)
         entry.key = keys.get(entry.key, entry.key)
         if (entry.model, entry.object_id) in person.own:
             entry.changes, entry.object_name = {}, person.pseudonym
@@ -128,17 +143,22 @@ AUDIT_COLUMNS: Final = (
 
 
 def _replace_in_audit_log(person: Person, cause: Cause) -> int:
-    """Keep the entries, which show what was done, with the pseudonym in place of the name."""
+    """Keep the entries, which show what was done, with the pseudonym in place of the name.
+
+    A changed entry gets a new link of the hash chain, unless it differed from its link before: a
+    new link would hide that.
+    """
     with transaction.atomic():
         head = lock_ledger()
-        ids = []
-        for entry, changed in audit_entries(person):
-            values = {name: _fitting(entry, name) for name in changed}
-            AuditEntry.objects.filter(pk=entry.pk).update(**values)
-            ids.append(entry.pk)
-        for some in slices(ids):
-            link_again(head, AuditEntry.objects.filter(pk__in=some), cause.link(head))
-    return len(ids)
+        entries = list(audit_entries(person))
+        for some in slices(entries):
+            intact = intact_entries([entry.pk for entry, _ in some])
+            for entry, changed in some:
+                values = {name: _fitting(entry, name) for name in changed}
+                AuditEntry.objects.filter(pk=entry.pk).update(**values)
+            if intact:
+                link_again(head, AuditEntry.objects.filter(pk__in=intact), cause.link(head))
+    return len(entries)
 
 
 def _replace_in_events(person: Person) -> None:

@@ -96,6 +96,7 @@ def erase(
             advance("requests", rows)
         done.archived_requests = _erase_archived(person, folder, cause, advance)
         requests.rename_sums(person)
+        requests.erase_sightings(person)
         for parts in retention.prune_parts(datetime.now(UTC)):
             advance("unused parts", parts)
         found = journals.erase(conf.data_dir, person)

@@ -5,19 +5,18 @@ place, with frames of the same length, so a running gateway can go on appending 
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from proxy.ledger.archive.reading import read_both, with_ids
-from proxy.ledger.database.bulk_sql import slices
 from proxy.ledger.journal import segments
 from proxy.ledger.journal.records import OPEN, OpenRecord, decode
 from proxy.ledger.journal.segments import HEADER, Damage, Frame
-from proxy.models import Exchange, State
+from proxy.models import State
 
 from .person import Person
+from .requests import states_of
 
 
 @dataclass(slots=True)
@@ -54,7 +53,7 @@ def _erase_segment(path: Path, person: Person, found: JournalRecords, only_count
                 found.unreadable += not frame.torn
             else:
                 frames.append(frame)
-        states = _states_of(sorted({frame.id for frame in frames}), person)
+        states = states_of(sorted({frame.id for frame in frames}), person)
         for frame in frames:
             data = segments.read_frame(file, frame.offset)
             state = states.get(frame.id)
@@ -68,19 +67,6 @@ def _erase_segment(path: Path, person: Person, found: JournalRecords, only_count
             os.fsync(file)
     finally:
         os.close(file)
-
-
-def _states_of(ids: Sequence[str], person: Person) -> dict[str, str]:
-    """Return the states of these requests in the database; "" for requests of other people."""
-    states: dict[str, str] = {}
-    for some in slices(ids):
-        rows = Exchange.objects.filter(pk__in=some)
-        read = rows.values_list("pk", "state", "created", "user", "key_id")
-        for side in read_both(read, list, with_ids(some)):
-            for pk, state, created, user, key_id in side:
-                own = user == person.pseudonym or person.is_owner(user, key_id)
-                states[pk] = state if own and created <= person.until else ""
-    return states
 
 
 def _is_of_person(data: bytes, person: Person, found: JournalRecords) -> bool:

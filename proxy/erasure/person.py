@@ -26,6 +26,7 @@ EMPTIED: Final[Mapping[str, Any]] = {
     "user_agent": "",
     "traceparent": "",
     "tags": {},
+    "betas": [],
     "preview": "",
     "prompt": "",
     "error_message": "",

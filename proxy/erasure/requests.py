@@ -10,6 +10,7 @@ from django.db.models import Model, QuerySet
 
 from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.archive import outbox
+from proxy.ledger.archive.reading import read_both, with_ids
 from proxy.ledger.database.bulk_sql import slices, write
 from proxy.ledger.maintenance.retention import FIRST
 from proxy.ledger.posting import hash_chain, outcomes, rollups, stop_reasons
@@ -23,6 +24,7 @@ from proxy.ledger.usage.latency_histogram import merge_histograms
 from proxy.models import (
     ArchivedMonth,
     ArchiveState,
+    Drift,
     Exchange,
     LinkKind,
     Part,
@@ -52,6 +54,31 @@ def open_rows_of(person: Person) -> QuerySet[Exchange]:
 
 def transcripts_of(person: Person) -> QuerySet[Transcript]:
     return Transcript.objects.filter(exchange__in=rows_of(person))
+
+
+def states_of(ids: Sequence[str], person: Person) -> dict[str, str]:
+    """Return the states of these requests, also archived ones; "" for requests of other people."""
+    states: dict[str, str] = {}
+    for some in slices(ids):
+        rows = Exchange.objects.filter(pk__in=some)
+        read = rows.values_list("pk", "state", "created", "user", "key_id")
+        for side in read_both(read, list, with_ids(some)):
+            for pk, state, created, user, key_id in side:
+                own = user == person.pseudonym or person.is_owner(user, key_id)
+                states[pk] = state if own and created <= person.until else ""
+    return states
+
+
+def erase_sightings(person: Person) -> None:
+    """Delete the unknown protocol names that were first seen in the person's requests.
+
+    Clients choose these names. If another client sends one too, its next request records it again.
+    """
+    unknown = Drift.objects.exclude(known=True)
+    ids = sorted(set(unknown.values_list("first_request", flat=True)))
+    own = [request for request, state in states_of(ids, person).items() if state]
+    for some in slices(own):
+        unknown.filter(first_request__in=some).delete()
 
 
 def finish_removals() -> None:

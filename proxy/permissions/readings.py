@@ -9,6 +9,7 @@ A reason is given in the header ``HEADER``, in a form of the admin (``remember_r
 option of a command.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +37,12 @@ MAX_REMEMBERED: Final = 50
 
 REASONS: Final = "reading_reasons"
 """The name in Django's session of the list of ``[kind, id, reason, end as Unix time]``."""
+
+
+FOUND_BY: Final = "passages found by the search for "
+SEARCHED_FOR: Final = "for "
+"""The starts of the details of entries about a search; the searched words follow, quoted."""
+QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
 class Kind(StrEnum):
@@ -127,12 +134,21 @@ def record_search(
     record(Action.SEARCH, detail=detail, subject=user, team=team, reason=given)
 
 
+def searched_words(detail: str) -> str:
+    """Return the words that an entry about a search quotes; "" for another entry."""
+    start = next((each for each in (FOUND_BY, SEARCHED_FOR) if detail.startswith(each)), None)
+    if start is None:
+        return ""
+    quoted = QUOTED.match(detail, len(start))
+    return quoted[0] if quoted else detail[len(start) :]
+
+
 def record_found(reader: Reader, words: str, rows: Iterable[Exchange], *, reason: str = "") -> None:
     """Record that a search showed passages of these requests to a reader who did not send them."""
     others = [row for row in rows if not _is_own(reader, row)]
     if others:
         read = ReadObject(Kind.SEARCH, words)
-        detail = f"passages found by the search for {words!r}"
+        detail = f"{FOUND_BY}{words!r}"
         record_reading(reader, Action.READ, others, detail=detail, read=read, reason=reason)
 
 

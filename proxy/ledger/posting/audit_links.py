@@ -54,6 +54,17 @@ def link_audit_entries() -> None:
             return
 
 
+def intact_entries(pks: Sequence[int]) -> list[int]:
+    """Return which of these entries are as their newest link says."""
+    found = []
+    for entry in AuditEntry.objects.filter(pk__in=pks).iterator():
+        links = HashChainLink.objects.filter(exchange_id=subject_of(entry)).order_by("-sequence")
+        link = links.first()
+        if link is not None and bytes(link.row_digest) == digest_of_entry(entry):
+            found.append(entry.pk)
+    return found
+
+
 def link_again(head: LedgerHead, entries: Iterable[AuditEntry], cause: int) -> None:
     """Append links for entries that an erasure has changed. The caller has locked ``head``."""
     note = Note(cause).encode()

@@ -158,18 +158,27 @@ class NewNameRecorder:
     def write(self, now: datetime) -> None:
         """Add the counts to the table, in one transaction."""
         with transaction.atomic():
-            for (kind, name), requests in sorted(self._counts.items()):
-                self._add(kind, name, requests, now)
-        self._written |= self._counts.keys()
+            stored = {
+                (kind, name)
+                for (kind, name), requests in sorted(self._counts.items())
+                if self._add(kind, name, requests, now)
+            }
+        self._written = self._written - self._counts.keys() | stored
         self._counts.clear()
         self._firsts.clear()
         self._at = time.monotonic()
 
-    def _add(self, kind: str, name: str, requests: int, now: datetime) -> None:
+    def _add(self, kind: str, name: str, requests: int, now: datetime) -> bool:
+        """Add to the count of a name; False if the name was erased since it was first counted.
+
+        Its next request, of another person, is then recorded as its first.
+        """
         rows = Drift.objects.filter(kind=kind)
         counted = {"requests": F("requests") + requests, "last_seen": now}
         if rows.filter(name=name).update(**counted):
-            return
+            return True
+        if (kind, name) in self._written and rows.count() < MAX_NAMES:
+            return False
         known: bool | None = None
         if kind in KNOWN:
             known = name in KNOWN[DriftKind(kind)]
@@ -184,6 +193,7 @@ class NewNameRecorder:
         )  # fmt: skip
         if not is_new:
             rows.filter(pk=row.pk).update(**counted)
+        return True
 
 
 new_name_recorder: Final = NewNameRecorder()

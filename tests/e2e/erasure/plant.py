@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import duckdb
 import zstandard
@@ -158,8 +159,16 @@ def send(gateway: Gateway, name: str, number: int, *, max_tokens: int = 50) -> R
         "content-type": "application/json",
         "user-agent": f"claude-cli/2.1.300 (external, {mark}-machine)",
         "x-claude-code-agent-id": f"{mark}-agent-id",
+        "anthropic-beta": f"{mark}-beta",
     }
     return gateway.request("POST", "/v1/messages", json.dumps(body).encode(), headers)
+
+
+def search(gateway: Gateway) -> None:
+    """Let both persons search for words of each other."""
+    for name, words in ((NAME, "vwnarwhal-prompt"), (OTHER, f"{MARK}-prompt"), (NAME, f"{MARK}'s")):
+        path = f"/api/v1/search?{urlencode({'q': words})}"
+        assert gateway.request("GET", path, headers={"x-api-key": KEYS[name]}).status == 200
 
 
 def stop_request_of_other(gateway: Gateway) -> str:

@@ -38,6 +38,7 @@ def prepare(gateway: Gateway) -> list[str]:
     assert [reply.status for reply in replies] == [200] * 4, replies[0].body
     assert "an administrator stopped this request" in plant.stop_request_of_other(gateway)
     wait_until_drained(gateway)
+    plant.search(gateway)
     return [reply.headers["request-id"] for reply in replies[1::2]]
 
 
@@ -70,6 +71,7 @@ def test_no_file_contains_a_string_of_an_erased_person(tmp_path: Path) -> None:
             done = json.loads(gateway.manage("eraseuser", NAME, "--yes", "--json"))
 
             assert plant.found_in(data) == {}
+            assert plant.found_in(data, "vwnarwhal")["ledger.sqlite3: vwnarwhal-beta"]
             assert (done["requests"], done["archived_requests"], done["transcripts"]) == (2, 4, 2)
             assert done["left"] == []
             assert plant.totals(gateway) == with_pseudonym(totals, done["pseudonym"])

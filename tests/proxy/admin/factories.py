@@ -151,11 +151,13 @@ def staff(
 ) -> User:
     """Create a user of the admin.
 
-    ``teams``: the teams in which the permissions count; without effect if ``groups`` name a team.
+    ``teams``: the teams in which the permissions, or those of owner and auditor, count; without
+    effect if ``groups`` name a team.
     """
     user = User.objects.create_user(name, f"{name}@example.com", None, is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-    if not any(group.startswith("team:") for group in groups):
+    needs_team = bool(permissions) or not {"owner", "auditor"}.isdisjoint(groups)
+    if needs_team and not any(group.startswith("team:") for group in groups):
         groups = (*groups, *(f"team:{team}" for team in teams))
     user.groups.set([Group.objects.get_or_create(name=group)[0] for group in groups])
     return user

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db.models import Sum
 from django.utils.timezone import now
 
-from proxy.audit_log import Action
+from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.erasure import account, archived_months, erase, erased_users, journals, requests
 from proxy.erasure.person import Person, pseudonym_of
@@ -19,12 +19,14 @@ from proxy.ledger.archive import files, reading
 from proxy.ledger.journal import locks, records
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.maintenance import verifier
+from proxy.ledger.posting import audit_links, drift
 from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import (
     ApiKey,
     ArchivedMonth,
     AuditEntry,
+    Drift,
     Exchange,
     Export,
     ExportState,
@@ -173,6 +175,43 @@ def test_the_row_stays_under_a_pseudonym_without_personal_columns(ledger, capsys
     assert not ApiKey.objects.exclude(revoked=None).exclude(name__startswith="erased-").exists()
     assert Part.objects.count() > 0
     assert SessionOutcomeDay.objects.exists()
+
+
+def test_erased_entries_of_the_audit_log_are_linked_again_unless_they_were_forged(ledger):
+    entry = record(Action.SEARCH, detail="for 'zyxquokka asks' (user ben)", subject=NAME)
+    other = record(Action.SEARCH, detail="for 'zyxquokka asks'", subject="")
+    kept = record(Action.SEARCH, detail="for 'other words'", subject="ben")
+    forged = record(Action.READ, detail="a transcript", subject=NAME)
+    audit_links.link_audit_entries()
+    AuditEntry.objects.filter(pk=forged.pk).update(detail="nothing")
+
+    run("--yes")
+
+    assert [each.partition(": ")[2] for each in findings()] == [
+        f"{audit_links.subject_of(forged)}: the entry differs from its link"
+    ]
+    details = AuditEntry.objects.in_bulk([entry.pk, other.pk, kept.pk])
+    assert details[entry.pk].detail == "for erased words (user ben)"
+    assert details[other.pk].detail == "for erased words"
+    assert details[kept.pk].detail == "for 'other words'"
+
+
+def test_protocol_names_of_the_person_are_erased_and_not_written_again(ledger):
+    own = Exchange.objects.filter(user=NAME).values_list("pk", flat=True)[0]
+    others = Exchange.objects.filter(user="ben").values_list("pk", flat=True)[0]
+    recorder = drift.NewNameRecorder(write_interval_s=0)
+    for request, beta in ((own, f"{MARK}-beta"), (others, "common-beta")):
+        recorder._count("beta", beta, request)
+    recorder.write(now())
+    recorder._count("beta", f"{MARK}-beta", own)  # written after the erasure
+
+    run("--yes")
+    recorder.write(now())
+
+    assert list(Drift.objects.values_list("name", flat=True)) == ["common-beta"]
+    recorder._count("beta", f"{MARK}-beta", others)
+    recorder.write(now())
+    assert Drift.objects.get(name=f"{MARK}-beta").first_request == others
 
 
 def test_a_dry_run_changes_nothing(ledger, capsys):
