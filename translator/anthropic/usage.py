@@ -245,7 +245,7 @@ def add_usage(first: Usage, second: Usage) -> Usage:
 
 def _samplings(usage: Usage) -> tuple[Iteration, ...]:
     """Return the reported iterations; without any, the response is one sampling."""
-    counts = {name: getattr(usage, name) or 0 for name in ITERATION_COUNTS}
+    counts: dict[str, Any] = {name: getattr(usage, name) or 0 for name in ITERATION_COUNTS}
     return usage.iterations or (
         (Iteration(type="message", **counts),) if any(counts.values()) else ()
     )
