@@ -237,7 +237,18 @@ def add_usage(first: Usage, second: Usage) -> Usage:
     }
     sources = {first.source, second.source, second.output_source or second.source}
     worst = next(source for source in WORST_SOURCES if source in sources)
-    return replace(second, source=worst, output_source=None, **counts)
+    iterations: tuple[Iteration, ...] = ()
+    if first.iterations or second.iterations:
+        iterations = (*_samplings(first), *_samplings(second))[:MAX_ITERATIONS]
+    return replace(second, source=worst, output_source=None, iterations=iterations, **counts)
+
+
+def _samplings(usage: Usage) -> tuple[Iteration, ...]:
+    """Return the reported iterations; without any, the response is one sampling."""
+    counts: dict[str, Any] = {name: getattr(usage, name) or 0 for name in ITERATION_COUNTS}
+    return usage.iterations or (
+        (Iteration(type="message", **counts),) if any(counts.values()) else ()
+    )
 
 
 def merge_usage(previous: Usage, latest: Usage) -> Usage:

@@ -2,7 +2,7 @@
 
 from tests.fakes.upstreams.grammar import faults_of_events
 from translator import openai_responses
-from translator.anthropic.usage import Usage, add_usage
+from translator.anthropic.usage import Iteration, Usage, add_usage, billed_usage
 from translator.dialect import ResponseContext, UpstreamError
 from translator.message_stream.events_to_message import fold
 from translator.openai_chat.stream.chat_stream import ChatStream
@@ -185,3 +185,21 @@ def test_usage_is_unknown_only_where_no_response_reported_it():
     assert (both.source, both.service_tier) == ("reported", "standard")
     assert add_usage(one, Usage(source="estimated")).source == "estimated"
     assert add_usage(Usage(), one).source == "missing"
+
+
+def test_the_iterations_of_several_responses_are_joined():
+    compaction, sampling = (
+        Iteration(type="compaction", input=90),
+        Iteration(type="message", input=5, output=2),
+    )
+    one = Usage(input=5, output=2, source="reported", iterations=(compaction, sampling))
+    plain = Usage(input=7, output=1, cache_read=4, source="reported")
+
+    both = add_usage(one, plain)
+
+    later = Iteration(type="message", input=7, output=1, cache_read=4)
+    assert both.iterations == (compaction, sampling, later)
+    assert add_usage(plain, one).iterations == (later, compaction, sampling)
+    assert add_usage(one, Usage(web_searches=1)).iterations == one.iterations
+    assert add_usage(plain, plain).iterations == ()
+    assert billed_usage(both).input == 102

@@ -95,13 +95,14 @@ class ChatStream:
         self._is_cumulative = False  # whether each message repeats all content so far
         self._last_was_usage = False  # whether the last chunk contained only usage
 
-    def _begin_again(self) -> None:
+    def _begin_again(self, id_: str) -> None:
         """Forget the first generation; a client that does not stream has not seen it."""
         written = self.composer.writer.events
         self.call_records.clear()
         self.notes.append(FIRST_DROPPED)
         self._begin()
         self.composer.writer.events = written
+        self._chunk_id = self.upstream_id = id_
 
     def fail(self, error: UpstreamError) -> list[Event]:
         events = self.composer.writer.events = []
@@ -132,13 +133,14 @@ class ChatStream:
             if (
                 "id" in chunk
                 and chunk["id"] != self._chunk_id
-                and self._begins_again(chunk["id"], delta)
+                and self._begins_again(
+                    chunk["id"], has_role=type(delta) is dict and bool(delta.get("role"))
+                )
             ):
                 if not self.context.whole:
                     self.end_with_error(SPLICED)
                     return
-                self._begin_again()
-                self._chunk_id = chunk["id"]
+                self._begin_again(chunk["id"])
                 self._read_envelope(chunk)
             self._chunks_with_id += 1
             if type(delta) is not dict:
@@ -148,7 +150,7 @@ class ChatStream:
             if choice.get("finish_reason"):
                 self._set_finish_reason(choice)
 
-    def _begins_again(self, id_: Any, delta: Any) -> bool:
+    def _begins_again(self, id_: Any, *, has_role: bool) -> bool:
         """Return whether a chunk with a new id starts a second generation in the stream.
 
         That is a chunk with the role, as the first chunk of a response has, after several chunks
@@ -156,7 +158,6 @@ class ChatStream:
         nothing.
         """
         was_stable = self._chunks_with_id > 1 and not self._ids_vary
-        has_role = type(delta) is dict and bool(delta.get("role"))
         has_content = self._texts.characters > 0 or self.composer.tool_calls > 0
         self._ids_vary = self._ids_vary or (bool(self._chunk_id) and not has_role)
         self._chunk_id, self._chunks_with_id = id_, 0
@@ -168,6 +169,14 @@ class ChatStream:
 
     @end_on_malformed_data
     def feed_text(self, location: TextLocation, text: str) -> None:
+        id_, has_role, _ = location
+        if id_ and id_ != self._chunk_id and self._begins_again(id_, has_role=bool(has_role)):
+            if not self.context.whole:
+                self.end_with_error(SPLICED)
+                return
+            self._begin_again(id_)
+            self._start_message()
+        self._chunks_with_id += 1
         self._last_was_usage = False
         self._add_text(text)
 

@@ -116,3 +116,17 @@ def test_the_reasons_of_gemini_s_pictures(reason, expected):
 
     assert stream.stop_reason == expected
     assert not stream.unknown
+
+
+@for_each("whole", [False, True])
+def test_a_second_generation_is_found_among_plain_texts_too(whole):
+    stream = ChatStream(ResponseContext(whole=whole))
+    events = stream.feed(chunk("a", **ROLE))
+
+    for location, text in [(("a", 0, 0), "o"), (("a", 0, 0), "ne"), (("b", 1, 0), "two")]:
+        events += stream.feed_text(location, text)
+
+    assert (stream.error is SPLICED) == (not whole)
+    if whole:
+        events += stream.feed(chunk("b", "stop")) + stream.end()
+        assert [block["text"] for block in fold(events)["content"]] == ["two"]
