@@ -19,7 +19,6 @@ Piece = tuple[TextLocation | None, str]
 """The text that an event adds, after its location: the content to which the text is added."""
 NO_TEXT: Final[Piece] = (None, "")
 """The piece of an event that is not a plain text delta."""
-CHAT_LOCATION: Final = ("", 0, 0)  # a chunk states no location: its text follows the earlier text
 
 
 class ChatDelta(Struct, forbid_unknown_fields=True, gc=False):
@@ -49,6 +48,7 @@ class ChatChunk(Struct, gc=False):
     """A chunk of Chat Completions that adds only text: all that ``ChatStream.feed`` reads of it."""
 
     choices: tuple[ChatChoice]
+    id: str | None = None
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     base_resp: None = None
     citations: None = None
@@ -74,11 +74,17 @@ _decode_delta: Final = msgspec.json.Decoder(OutputTextDelta).decode
 
 
 def chat_piece(data: bytes) -> Piece:
-    """Return the text of a chunk of Chat Completions; ``NO_TEXT`` if it is not only text."""
+    """Return the text of a chunk of Chat Completions; ``NO_TEXT`` if it is not only text.
+
+    Its text follows the earlier text. The location is the chunk's id, and 1 if it has the role, by
+    which ``ChatStream`` recognises a second response in the stream.
+    """
     try:
-        return CHAT_LOCATION, _decode_chunk(data).choices[0].delta.content
+        chunk = _decode_chunk(data)
     except DECODE_ERRORS:
         return NO_TEXT
+    delta = chunk.choices[0].delta
+    return (chunk.id or "", 1 if delta.role else 0, 0), delta.content
 
 
 def responses_piece(data: bytes) -> Piece:
