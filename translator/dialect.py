@@ -226,8 +226,8 @@ class Stream(Protocol):
 
 
 TextLocation = tuple[str, int, int]
-"""The content that a text delta extends: item id, output index and content index. Chat Completions
-has no such fields: all its text has one location."""
+"""The content that a text delta extends: item id, output index and content index. All text of Chat
+Completions has one place; there, these are the chunk's id, 1 if the delta has the role, and 0."""
 
 
 class TextStream(Stream, Protocol):

@@ -15,6 +15,7 @@ do not recurse.
 
 import binascii
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -56,6 +57,11 @@ PDF_PIECE: Final = 2**20
 PAGE_MARKS: Final = (b"/Type/Page", b"/Type /Page")
 TOKENS_PER_SERVER_TOOL: Final = 1200
 MARGIN: Final = 1.15
+
+BASE64_CHARACTERS: Final = 512
+"""How many characters without white space show that a string of an unknown block is base64. No
+word is so long."""
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_=-]*+")
 
 UNCOUNTED: Final = frozenset({"type", "id", "tool_use_id", "cache_control", "encrypted_content"})
 """Members of a block that the model does not read. Search results have the ciphers."""
@@ -99,7 +105,7 @@ def _tokens(pending: Pending) -> float:
         value = pending.pop()
         kind = type(value)
         if kind is str:
-            total += _media(value[5:70], value) if value.startswith("data:") else _text(value)
+            total += _file_or_text(value)
         elif kind is list:
             pending += value
             total += len(value) * ITEM_CHARACTERS / CHARACTERS_PER_TOKEN
@@ -108,6 +114,14 @@ def _tokens(pending: Pending) -> float:
         elif value is not None:
             total += NUMBER_CHARACTERS / CHARACTERS_PER_TOKEN
     return total
+
+
+def _file_or_text(value: str) -> float:
+    """Return the tokens of a string in a block of an unknown type, which may be a file's data."""
+    if value.startswith("data:"):
+        return _media(value[5:70], value)
+    is_data = len(value) >= BASE64_CHARACTERS and _BASE64.fullmatch(value, 0, BASE64_CHARACTERS)
+    return TOKENS_PER_IMAGE if is_data else _text(value)
 
 
 def _text_or_blocks(content: Any) -> Pending:

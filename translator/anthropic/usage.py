@@ -1,5 +1,6 @@
 """Token counts of one response as Anthropic defines them: input classes do not overlap."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -149,9 +150,11 @@ OPENAI_TIERS: Final = {
     "default": "standard",
     "fast": "priority",
     "on_demand": "standard",
+    "on_demand_flex": "flex",
+    "on_demand_priority": "priority",
 }
 """OpenAI's service tiers -> the names in ``Usage.service_tier``, where they differ; ``on_demand``
-is Groq's name of the usual tier."""
+is Groq's name of the usual tier, and Gemini's in capitals, as are the names that begin with it."""
 
 NO_USAGE: Final = Usage()
 """Usage before the upstream has reported any counts."""
@@ -197,7 +200,7 @@ def usage_from_openai(
         cache_write_1h=written_1h_count,
         reasoning=reasoning_count,
         web_searches=web_searches,
-        service_tier=None if tier is None else OPENAI_TIERS.get(tier, tier),
+        service_tier=None if tier is None else OPENAI_TIERS.get(tier.lower(), tier.lower()),
         source="missing" if total is None or output_count is None else "reported",
     ), notes
 
@@ -333,7 +336,17 @@ def billed_usage(usage: Usage) -> Usage:
 
 
 def usage_from_wire(wire: dict[str, Any]) -> tuple[Usage, list[Note]]:
-    """Parse the ``usage`` object of an Anthropic upstream."""
+    """Parse the ``usage`` object of an Anthropic upstream.
+
+    A few compatible servers send the counts of Chat Completions in it.
+    """
+    if "prompt_tokens" in wire and not ("input_tokens" in wire or "output_tokens" in wire):
+        details = wire.get("prompt_tokens_details")
+        return usage_from_openai(
+            total_input=wire["prompt_tokens"],
+            output=wire.get("completion_tokens"),
+            cached=details.get("cached_tokens") if isinstance(details, dict) else None,
+        )
     notes: list[Note] = []
     usage = Usage(
         **_input_from_wire(wire, notes),
@@ -393,6 +406,15 @@ def _inner_count(name: str, wire: dict[str, Any], path: str, notes: list[Note]) 
     return _checked_count(name, holder.get(inner), notes) if isinstance(holder, dict) else None
 
 
+def first_count(counts: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of these counts that is neither null nor zero; else one that is there.
+
+    Some servers and proxies send the names of two APIs, and fill one of them.
+    """
+    found = [counts[name] for name in names if counts.get(name) is not None]
+    return next((count for count in found if count), found[0] if found else None)
+
+
 def _name(value: Any) -> str | None:
     """Return a name that an upstream sends, such as its service tier; None if it is not valid."""
     return value if isinstance(value, str) and 0 < len(value) <= MAX_NAME else None
@@ -403,6 +425,8 @@ def _checked_count(name: str, value: Any, notes: list[Note]) -> int | None:
         return value
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # some servers send 12.0
+    elif isinstance(value, str) and len(value) <= len(str(MAX_COUNT)) and value.isdecimal():
+        value = int(value)  # and a few "12"
     if type(value) is not int or not 0 <= value <= MAX_COUNT:
         notes.append(Note("usage", "ignored", f"bad_usage: {name} tokens are no count"))
         return None

@@ -53,7 +53,8 @@ def _start_and_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[Delta
             thinking_deltas = [{"type": "thinking_delta", "thinking": text}] if text else []
             return {**block, "thinking": "", "signature": ""}, [*thinking_deltas, signature]
         case "tool_use" | "server_tool_use" | "mcp_tool_use":
-            arguments = compact_json(block["input"]) if block["input"] else ""
+            value = block["input"]  # a text is arguments that are no valid JSON
+            arguments = value if isinstance(value, str) else compact_json(value) if value else ""
             delta = {"type": "input_json_delta", "partial_json": arguments}
             return {**block, "input": {}}, [delta]
         case _:

@@ -24,7 +24,7 @@ from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
 from translator.notes import Note
 from translator.request.id_mapping import message_id
 from translator.secret_redaction import redact_error_body
-from translator.stream.tool_arguments import compact_json
+from translator.stream.tool_arguments import compact_json, parse_arguments
 from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import error_from_event
@@ -41,6 +41,17 @@ CALL_BLOCKS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 ESTIMATED_USAGE: Final = Note(
     "usage", "emulated", "the upstream reported no usage; it is estimated"
 )
+REPAIRED_INPUT: Final = Note("content", "repaired", "a tool's input was no object")
+FOREIGN_REASON: Final = Note("stop_reason", "repaired", "the upstream named it as OpenAI does")
+FOREIGN_REASONS: Final = {
+    "stop": "end_turn",
+    "eos": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+"""What compatible servers send as ``stop_reason`` -> Anthropic's reason. SDKs take no other."""
 INPUT_IN_START: Final = Note("content", "repaired", "a tool's input came in the block's start")
 
 
@@ -55,11 +66,31 @@ def _has_early_input(block: dict[str, Any]) -> bool:
     return not isinstance(caller, dict) or caller.get("type") == "direct"
 
 
-def _with_counts(usage: Any, counts: dict[str, int]) -> Any:
-    """Return ``usage`` with these counts where it has none that is an int; usually itself."""
+def _with_counts(usage: Any, estimates: dict[str, int]) -> tuple[Any, bool]:
+    """Return ``usage`` with counts that are ints, usually itself, and whether any is estimated.
+
+    A count that is sent in another way (``"12"``, ``prompt_tokens``) is taken, else the estimate.
+    """
     known = usage if isinstance(usage, dict) else {}
-    missing = {name: count for name, count in counts.items() if type(known.get(name)) is not int}
-    return {**known, **missing} if missing else usage
+    missing = [name for name in estimates if type(known.get(name)) is not int]
+    if not missing:
+        return usage, False
+    counts, _ = usage_from_wire(known)
+    read = {"input_tokens": counts.input, "output_tokens": counts.output}
+    found = {name: read[name] for name in missing if read[name] is not None}
+    return {**known, **estimates, **_ints(known), **found}, len(found) < len(missing)
+
+
+def _ints(usage: dict[str, Any]) -> dict[str, int]:
+    return {name: count for name, count in usage.items() if type(count) is int}
+
+
+def _input_json(value: Any) -> str:
+    """Return a call's whole input as JSON text; a few servers send it as such a text already."""
+    if isinstance(value, str):
+        parsed, _ = parse_arguments(value)
+        return compact_json(parsed) if isinstance(parsed, dict) else value
+    return compact_json(value)
 
 
 def _bad_event_error(event: Any, fault: Exception) -> UpstreamError:
@@ -198,17 +229,22 @@ class AnthropicStream:
             case "message_start":
                 message = event["message"]
                 counts = {"input_tokens": self.context.input_estimate, "output_tokens": 0}
-                usage = _with_counts(message.get("usage"), counts)
+                usage, is_estimate = _with_counts(message.get("usage"), counts)
                 if usage is not message.get("usage"):
                     event = {**event, "message": {**message, "usage": usage}}
-                    self._note_estimate()
+                    self._note_counts(is_estimate)
             case "message_delta":
                 counts = {"output_tokens": self._output_estimate}
                 flushed = self._flushed_inputs()
-                usage = _with_counts(event.get("usage"), counts)
+                usage, is_estimate = _with_counts(event.get("usage"), counts)
                 if usage is not event.get("usage"):
                     event = {**event, "usage": usage}
-                    self._note_estimate()
+                    self._note_counts(is_estimate)
+                reason = event["delta"].get("stop_reason")
+                if type(reason) is str and (own := FOREIGN_REASONS.get(reason.lower())):
+                    event = {**event, "delta": {**event["delta"], "stop_reason": own}}
+                    self.is_changed = True
+                    self._add_note(FOREIGN_REASON)
                 return [*flushed, event]
             case "content_block_stop" | "message_stop":
                 return [*self._flushed_inputs(), event]
@@ -220,16 +256,17 @@ class AnthropicStream:
             return []
         events: list[Event] = []
         for index, value in self._early_inputs.items():
-            delta = {"type": "input_json_delta", "partial_json": compact_json(value)}
+            delta = {"type": "input_json_delta", "partial_json": _input_json(value)}
             events.append({"type": "content_block_delta", "index": index, "delta": delta})
             self._characters += len(delta["partial_json"])
         self._early_inputs.clear()
         self._add_note(INPUT_IN_START)
         return events
 
-    def _note_estimate(self) -> None:
+    def _note_counts(self, is_estimate: bool) -> None:
         self.is_changed = True
-        self._add_note(ESTIMATED_USAGE)
+        if is_estimate:
+            self._add_note(ESTIMATED_USAGE)
 
     def _add_note(self, note: Note) -> None:
         if note not in self.notes:
@@ -265,11 +302,26 @@ class AnthropicStream:
         try:
             if body["type"] == "message" and not isinstance(body.get("usage"), dict):
                 body = {**body, "usage": {}}
+            body = self._with_object_inputs(body)
             events = [body] if body["type"] == "error" else message_to_events(body)
         except MALFORMED_DATA_ERRORS as exc:
             self.fault = exc
             return self.fail(BAD_EVENT)
         return self.feed(*events)
+
+    def _with_object_inputs(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a whole message in which the inputs of calls are objects; usually itself."""
+        content = body.get("content") or ()
+        wrong = [
+            b for b in content if b["type"] in CALL_BLOCKS and type(b.get("input")) is not dict
+        ]
+        if not wrong:
+            return body
+        self.is_changed = True
+        self._add_note(REPAIRED_INPUT)
+        inputs = {id(b): parse_arguments(_input_json(b.get("input")))[0] for b in wrong}
+        blocks = [{**b, "input": inputs[id(b)]} if id(b) in inputs else b for b in content]
+        return {**body, "content": blocks}
 
     def end(self) -> list[Event]:
         """Handle the end of the upstream's bytes: without ``message_stop``, this is an error."""
@@ -327,7 +379,7 @@ class AnthropicStream:
 
     def _set_stop_reason(self, reason: Any) -> None:
         if isinstance(reason, str):
-            self.stop_reason = reason
+            self.stop_reason = FOREIGN_REASONS.get(reason.lower(), reason)
 
     def _merge_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):

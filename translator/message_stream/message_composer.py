@@ -17,13 +17,13 @@ from translator.errors import BadUpstream
 from translator.notes import Note
 from translator.stream.stop_scanner import StopScanner
 from translator.stream.text_buffer import TextBuffer
-from translator.stream.tool_arguments import compact_json, without_nulls
+from translator.stream.tool_arguments import compact_json, starts_as_object, without_nulls
 
 from .open_block import Block, Delta, Key, merge_deltas
 from .stream_grammar import MessageWriter
 from .structured_answer import restored_answer
 from .tool_input import BROKEN_ARGUMENTS, finish_input
-from .wrapped_calls import UNWRAPPED, WRAPPERS, calls_inside, inner_id
+from .wrapped_calls import UNWRAPPED, calls_inside, inner_id, is_wrapper
 
 __all__ = ["Block", "Key", "MessageComposer"]
 
@@ -33,6 +33,8 @@ REASONING_AS_TEXT: Final = Note(
 )
 HIDDEN_REASONING: Final = "hidden reasoning"
 """The key of the block that shows it."""
+MAX_UNDECIDED: Final = 1_000
+"""Maximum characters of white space at the start of arguments that wait for the next one."""
 CHANGED_ARGUMENTS: Final = Note(
     "content", "ignored", "final tool arguments differ from the streamed ones"
 )
@@ -224,7 +226,7 @@ class MessageComposer:
             key, {"type": "tool_use", "id": id, "name": name, "input": {}, **DIRECT}
         )
         declared = self.context.declared_tools
-        block.is_wrapper = bool(declared) and name in WRAPPERS and name not in declared
+        block.is_wrapper = bool(declared) and name not in declared and is_wrapper(name)
         block.delays_arguments = block.is_wrapper or bool(
             self.context.optional_properties.get(name)
         )
@@ -241,7 +243,7 @@ class MessageComposer:
     def add_arguments(self, key: Key, piece: str) -> None:
         """Add a piece of a call's arguments; ignore it if the call was closed or dropped.
 
-        Arguments that do not start with a brace are buffered, to be repaired as a whole.
+        Arguments that do not start as a JSON object are buffered, to be repaired as a whole.
         """
         block = self._blocks.get(key)
         if block is None or block.is_closed or not piece:
@@ -258,7 +260,9 @@ class MessageComposer:
         if not block.object_scanner.started:
             return
         text = block.text.lstrip()
-        block.sends_arguments = text.startswith("{")
+        if len(text) < MAX_UNDECIDED and not text[1:].lstrip() and text[0] == "{":
+            return  # the next character shows whether this is JSON
+        block.sends_arguments = starts_as_object(text)
         block.delays_arguments = not block.sends_arguments
         if block.sends_arguments:
             self._send(block, block.make_delta(block.without_comma(text)))
@@ -295,6 +299,7 @@ class MessageComposer:
         arguments = compact_json(block["input"])
         queued = self._enqueue(key, block | {"input": {}})
         queued.buffer.append(arguments)
+        queued.sends_arguments = True
         for piece in ("", arguments):
             self._send(queued, queued.make_delta(piece))
         self._close(queued)

@@ -28,11 +28,12 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
     ``optional``: the properties whose nulls are removed.
     """
     leftovers = block.leftovers.getvalue()
-    is_cut = bool(leftovers) and are_leftovers(leftovers)
+    is_cut = bool(leftovers) and are_leftovers(leftovers, block.text) and _is_object(block.text)
     text = block.text if is_cut else block.text + leftovers
     value, repaired = parse_arguments(text)
+    is_unsent = block.delays_arguments or not block.sends_arguments
     is_object = isinstance(value, dict)
-    is_valid = is_object and (block.delays_arguments or not repaired)
+    is_valid = is_object and (is_unsent or not repaired)
     if is_object and not is_valid and block.comma_repairs:
         is_valid = not parse_arguments(without_trailing_commas(text))[1]
     note = None
@@ -45,7 +46,7 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
     if "\\u" in text:
         value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
     unsent = block.held_comma if is_cut else block.held_comma + leftovers
-    if block.delays_arguments:
+    if is_unsent:
         if is_valid and (repaired or optional):
             value = without_nulls(value, optional)
             unsent = compact_json(value)
@@ -53,3 +54,7 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
             unsent = text if value else ""
     block.arguments_value = value
     return unsent, note
+
+
+def _is_object(text: str) -> bool:
+    return isinstance(parse_arguments(text)[0], dict)

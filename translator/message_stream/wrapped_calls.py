@@ -12,12 +12,19 @@ from translator.notes import Note
 from translator.stream.tool_arguments import parse_arguments
 
 WRAPPERS: Final = frozenset({"parallel", "multi_tool_use.parallel", "multi_tool_use_parallel"})
+PREFIX: Final = "functions."
+"""The namespace of the client's tools in OpenAI's prompts."""
 UNWRAPPED: Final = Note(
     "content", "repaired", "a call of the model's own wrapper is given as the calls inside"
 )
 
 InnerCall = tuple[str, dict[str, Any]]
 """The client's name of the tool, and the input."""
+
+
+def is_wrapper(name: str) -> bool:
+    """Return whether the name of a call is that of the wrapper."""
+    return name.removeprefix(PREFIX) in WRAPPERS
 
 
 def calls_inside(arguments: str, name_of: Callable[[str], str | None]) -> list[InnerCall] | None:
@@ -33,7 +40,9 @@ def calls_inside(arguments: str, name_of: Callable[[str], str | None]) -> list[I
     for use in uses:
         recipient = use.get("recipient_name") if isinstance(use, dict) else None
         inner = use.get("parameters", {}) if isinstance(use, dict) else None
-        name = name_of(recipient.removeprefix("functions.")) if isinstance(recipient, str) else None
+        if isinstance(inner, str):
+            inner, _ = parse_arguments(inner)
+        name = name_of(recipient.removeprefix(PREFIX)) if isinstance(recipient, str) else None
         if name is None or not isinstance(inner, dict):
             return None
         calls.append((name, inner))

@@ -66,13 +66,18 @@ def _repairs_of(text: str) -> Iterator[str]:
         yield _python_to_json(whole)
 
 
-def are_leftovers(text: str) -> bool:
-    """Return whether text behind complete arguments has no meaning of its own.
+def are_leftovers(text: str, arguments: str = "") -> bool:
+    """Return whether text behind complete ``arguments`` is no part of the call.
 
     Servers leave parts of their template there (``</tool_call>``, ``<|im_end|>``, a code fence),
-    a comma or a bracket too many, or an empty object.
+    a comma or a bracket too many, an empty object, the arguments again (simonw/llm#1130), or what
+    the model said after the call (vllm#48975, librefang#2975). Another object may be another call.
+    A quote shows that the arguments did not end where they seem to: a string in them has a quote
+    that is not escaped.
     """
-    return _LEFTOVERS.fullmatch(text) is not None
+    return _LEFTOVERS.fullmatch(text) is not None or (
+        bool(arguments) and text.strip() == arguments.strip()
+    )
 
 
 def _without_leftovers(text: str) -> str:
@@ -81,7 +86,8 @@ def _without_leftovers(text: str) -> str:
     start = text[opening.end() :] if opening is not None else text
     scanner = ObjectScanner()
     end = scanner.feed(start)
-    return start[:end] if scanner.ended and are_leftovers(start[end:]) else text
+    is_whole = scanner.ended and are_leftovers(start[end:], start[:end])
+    return start[:end] if is_whole else text
 
 
 def without_trailing_commas(text: str) -> str:
@@ -89,9 +95,14 @@ def without_trailing_commas(text: str) -> str:
     return _TRAILING_COMMA.sub(lambda match_: "" if match_[0] == "," else match_[0], text)
 
 
+def starts_as_object(text: str) -> bool:
+    """Return whether text starts as a JSON object, not as a Python dict or with bare names."""
+    return _OBJECT_START.match(text) is not None
+
+
 def is_unclosed(text: str) -> bool:
     """Return whether text starts as a JSON object and ends inside of it: it is truncated."""
-    if _OBJECT_START.match(text) is None:
+    if not starts_as_object(text):
         return False
     outside = _STRING.sub(lambda string: "" if string["end"] else "{", text)
     return sum(map(outside.count, "{[")) > sum(map(outside.count, "}]"))
@@ -189,8 +200,8 @@ _LENIENT: Final = json.JSONDecoder(
 )
 _NO_BRACKETS: Final = re.compile(r"[^\[\]{}]+")
 _STEPS: Final = {"{": 1, "[": 1, "}": -1, "]": -1}
-_OPENING: Final = re.compile(r"\s*(?:```\w{0,20}|<[\w|:.-]{1,40}>)\s*")
-_LEFTOVERS: Final = re.compile(r"(?:\s|</?[\w|:.-]{1,40}>|```|\{\s*+\}|[,;}\])])*+")
+_OPENING: Final = re.compile(r"\ufeff?\s*(?:```\w{0,20}|<[\w|:.-]{1,40}>)?\s*")
+_LEFTOVERS: Final = re.compile(r'(?:[^"{]|\{\s*+\})*+')
 _TRAILING_COMMA: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|,(?=\s*[}\]])', re.DOTALL)
 """Matches a string, even an unclosed one, or a trailing comma."""
 _OBJECT_START: Final = re.compile(r'\s*\{\s*(?:["}]|\Z)')

@@ -110,6 +110,9 @@ def facts(exchange: Exchange) -> list[tuple[str, str]]:
         ("Upstream status", exchange.upstream_status),
         ("Upstream request", exchange.upstream_request_id),
         ("Service tier", exchange.service_tier),
+        ("Speed", exchange.speed),
+        ("Inference region", exchange.inference_geo),
+        ("Iterations", _iterations(exchange.iterations)),
         ("Request size", f"{exchange.request_bytes:,} bytes"),
         ("Response size", f"{exchange.response_bytes:,} bytes"),
         ("Delivered", "" if exchange.delivered else "no: the client disconnected"),
@@ -117,6 +120,16 @@ def facts(exchange: Exchange) -> list[tuple[str, str]]:
         ("Cause", exchange.detail),
     )
     return [(name, str(value)) for name, value in pairs if value not in ("", None)]
+
+
+def _iterations(iterations: Any) -> str:
+    """Return the samplings that are charged as text, such as ``compaction 1,000 in, 20 out``."""
+    entries = filter(None, map(_dict, iterations if isinstance(iterations, list) else []))
+    return "; ".join(
+        f"{each.get('type')}{' of ' + str(each['model']) if each.get('model') else ''} "
+        f"{each.get('input') or 0:,} in, {each.get('output') or 0:,} out"
+        for each in entries
+    )
 
 
 def _price(price: Any) -> str:

@@ -191,24 +191,32 @@ def _worst_case(
     budgets: Sequence[BudgetConfig], route: Route, planned: PlannedRequest, notes: list[Note]
 ) -> int:
     """Return the cost in nano-dollars at the most expensive target, with ``max_tokens`` output."""
-    day = datetime.fromtimestamp(planned.created, UTC).date()
     costs = []
     for target in route.targets:
-        model = target.model_for(planned.model)
-        asked = _asked_of(target, planned.dimensions)
-        prices = planned.prices.possible(target.server.name, model, day, variant_of(asked))
-        if None in prices:
-            name = name_of_usage(asked, model)
+        possible = possible_costs(target, planned)
+        if None in possible:
+            asked = _asked_of(target, planned.dimensions)
+            name = name_of_usage(asked, target.model_for(planned.model))
             if refuses_unpriced(budgets):
                 raise missing_price_error(planned.model, target.server.name, name)
             reason = f"budget: no price is known for {name[:100]!r}, so nothing is reserved"
             notes.append(Note("model", "ignored", reason))
-        costs += [
-            worst_case_cost(price, planned.input_tokens, planned.max_tokens)
-            for price in prices
-            if price is not None
-        ]
+        costs += [cost for cost in possible if cost is not None]
     return max(costs, default=UNPRICED)
+
+
+def possible_costs(target: Target, planned: PlannedRequest) -> list[int | None]:
+    """Return the worst-case cost at a target in each variant that it may be served in.
+
+    In nano-dollars; None: the variant has no price.
+    """
+    day = datetime.fromtimestamp(planned.created, UTC).date()
+    variant = variant_of(_asked_of(target, planned.dimensions))
+    model = target.model_for(planned.model)
+    return [
+        None if price is None else worst_case_cost(price, planned.input_tokens, planned.max_tokens)
+        for price in planned.prices.possible(target.server.name, model, day, variant)
+    ]
 
 
 def _asked_of(target: Target, dimensions: Mapping[str, str]) -> Mapping[str, Any]:

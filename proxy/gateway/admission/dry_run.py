@@ -28,7 +28,7 @@ from proxy.models import Budget
 from proxy.permissions.key_validity import Reason, refusals
 
 from . import shared_rate_limits
-from .budgets import UNPRICED, covering, refuses_unpriced, worst_case_cost
+from .budgets import UNPRICED, PlannedRequest, covering, possible_costs, refuses_unpriced
 from .rate_limits import LimitState, limits, limits_by_state
 from .route_selection import matching_targets
 
@@ -148,16 +148,17 @@ def _current_states(
 
 
 def _worst_cases(request: HypotheticalRequest, route: RouteEntry | None) -> list[int | None]:
-    """Return the worst-case cost at each target of the route, in nano-dollars; None: no price."""
-    prices, day = directory.snapshot.prices, datetime.now(UTC).date()
-    prices_found = (
-        prices.at(target.server.name, target.model_for(request.model), day)
-        for target in (route.targets if route else ())
+    """Return the worst-case costs that admission would compare; None: no price."""
+    planned = PlannedRequest(
+        id="",
+        model=request.model,
+        created=time.time(),
+        prices=directory.snapshot.prices,
+        input_tokens=request.input_tokens,
+        max_tokens=request.max_tokens,
     )
-    return [
-        None if price is None else worst_case_cost(price, request.input_tokens, request.max_tokens)
-        for price in prices_found
-    ]
+    targets = route.targets if route else ()
+    return [cost for target in targets for cost in possible_costs(target, planned)]
 
 
 def _budget_findings(budgets: Sequence[BudgetConfig], amount: int | None) -> Iterator[CheckFinding]:

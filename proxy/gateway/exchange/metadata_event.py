@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from translator.anthropic.usage import NAMES
+
 from .request_context import RequestContext
 
 
@@ -20,7 +22,13 @@ def metadata_event(context: RequestContext, ending: dict[str, Any]) -> dict[str,
         "model": attempts.target_record.get("model", ""),
         "success": not failed,
         "attempts": len(attempts.records),
-        "tokens": {"input": usage.input, "output": usage.output, "source": usage.source},
+        "tokens": {
+            "input": usage.input,
+            "output": usage.output,
+            "source": usage.source,
+            # which price applies: the service tier, speed and region, as far as reported
+            **{name: value for name in NAMES if (value := getattr(usage, name))},
+        },
         "latency_ms": _ms(now - began),
         "ttft_ms": None if first is None else _ms(first - began),
         "terminal_reason": "error" if failed else "stop",

@@ -142,6 +142,7 @@ FETCHED = {"type": "web_fetch_result", "content": {"type": "document", "source":
         ({"type": "tool_result", "content": [IMAGE, IMAGE]}, 2 * TOKENS_PER_IMAGE),
         ({"type": "mcp_tool_result", "content": [IMAGE]}, TOKENS_PER_IMAGE),
         ({"type": "screen_recording", "frames": [{"source": IMAGE_SOURCE}]}, TOKENS_PER_IMAGE),
+        ({"type": "resource", "resource": {"uri": "f:/a.png", "blob": BASE64}}, TOKENS_PER_IMAGE),
         ({"type": "input_audio", "source": IMAGE_SOURCE | {"media_type": "audio/wav"}}, 1600),
         ({"type": "web_fetch_tool_result", "content": FETCHED}, 18 * TOKENS_PER_PDF_PAGE),
         ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}}, 1600),

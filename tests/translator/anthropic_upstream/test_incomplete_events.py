@@ -4,7 +4,11 @@ from typing import Any
 
 from tests.for_each import for_each
 from translator.anthropic_upstream import DIALECT
-from translator.anthropic_upstream.stream import ESTIMATED_USAGE, AnthropicStream
+from translator.anthropic_upstream.stream import (
+    ESTIMATED_USAGE,
+    FOREIGN_REASON,
+    AnthropicStream,
+)
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
 from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
@@ -60,6 +64,54 @@ def test_usage_that_a_server_leaves_out_is_estimated_because_sdks_read_it(usage)
     assert ESTIMATED_USAGE in following.notes
 
 
+@for_each(
+    "usage",
+    [
+        {"input_tokens": "7", "output_tokens": "3"},
+        {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+        {"input_tokens": 7.0, "output_tokens": 3.0},
+    ],
+)
+def test_counts_in_another_spelling_are_counts(usage):
+    following, emitted = fed(
+        {**START, "message": {"id": "m", "usage": usage}}, {**END, "usage": usage}
+    )
+
+    for event_usage in (emitted[0]["message"]["usage"], emitted[-1]["usage"]):
+        assert event_usage["output_tokens"] == 3
+    assert emitted[0]["message"]["usage"]["input_tokens"] == 7
+    assert (following.usage.input, following.usage.output) == (7, 3)
+    assert following.usage.source == "reported"
+    assert not following.notes
+
+
+@for_each(
+    ("reason", "expected"),
+    [("stop", "end_turn"), ("LENGTH", "max_tokens"), ("tool_calls", "tool_use"), ("new", "new")],
+)
+def test_stop_reasons_of_openai_become_anthropic_s(reason, expected):
+    end = {**END, "delta": {"stop_reason": reason, "stop_sequence": None}}
+
+    following, emitted = fed(START, end)
+
+    assert emitted[-1]["delta"]["stop_reason"] == following.stop_reason == expected
+    assert (FOREIGN_REASON in following.notes) == (reason != expected)
+
+
+@for_each(
+    ("value", "expected"),
+    [('{"a": 1}', {"a": 1}), (None, {}), ("", {}), ('{"a": ', '{"a": ')],
+)
+def test_the_input_of_a_whole_call_is_an_object(value, expected):
+    body = {**MESSAGE, "content": [{**CALL, "input": value}], "stop_reason": "tool_use"}
+    following = stream(whole=True)
+
+    message = fold(following.feed_body({**body, "usage": {"input_tokens": 5, "output_tokens": 1}}))
+
+    assert message["content"][0]["input"] == expected
+    assert following.is_changed
+
+
 def test_a_reported_count_stays_reported_beside_an_estimated_one():
     following, _ = fed({**START, "message": {"id": "m", "usage": None}}, END)
 
@@ -85,8 +137,9 @@ def inputs_of(events):
         ([opened(1), closed(0), closed(1)], [{"a": 1}, None]),
     ],
 )
-def test_an_input_in_the_start_becomes_one_delta(between, expected):
-    start = {**opened(0), "content_block": {**CALL, "input": {"a": 1}}}
+@for_each("early", [{"a": 1}, '{"a": 1}'])
+def test_an_input_in_the_start_becomes_one_delta(early, between, expected):
+    start = {**opened(0), "content_block": {**CALL, "input": early}}
 
     _, emitted = fed(START, start, *between, END, STOP)
 

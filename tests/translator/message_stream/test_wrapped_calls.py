@@ -11,7 +11,7 @@ from .composing import content, ended, started
 
 TWO = [
     {"recipient_name": "functions.look", "parameters": {"city": "Oslo"}},
-    {"recipient_name": "look", "parameters": {"city": "Rome", "unit": None}},
+    {"recipient_name": "look", "parameters": '{"city": "Rome", "unit": null}'},
 ]
 
 
@@ -32,7 +32,7 @@ def called(uses: Any, name: str = "parallel", step: int = 999, **context: Any):
     return calls, composer
 
 
-@for_each("name", ["parallel", "multi_tool_use.parallel"])
+@for_each("name", ["parallel", "multi_tool_use.parallel", "functions.multi_tool_use.parallel"])
 @for_each("step", [1, 999])
 def test_the_calls_inside_have_ids_of_their_own(name, step):
     calls, composer = called(TWO, name, step)

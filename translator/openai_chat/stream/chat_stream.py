@@ -51,6 +51,8 @@ from .usage import estimated_usage, find_counts, read_usage
 SOURCE_FIELDS: Final = ("citations", "search_results")
 """Sources that search models (Perplexity) send beside the response; Anthropic has no such field."""
 
+INLINE_DATA: Final = frozenset({"inlineData", "inline_data"})
+"""How Gemini names a file in a part of its own API, which some proxies pass on as content."""
 LATE_TEXT: Final = Note("content", "repaired", "text after the finish reason was added")
 TEXT_SIGNATURE: Final = Note("content", "dropped", "a thought signature of text, not of a call")
 
@@ -86,6 +88,8 @@ class ChatStream:
         )
         # The id of the last chunk, how many chunks in a row had it, and whether ids prove nothing.
         self._chunk_id, self._chunks_with_id, self._ids_vary = "", 0, False
+        # The tier that the last chunk named; some servers name it only at the start.
+        self._service_tier: Any = None
         self._finish_reason = ""  # the first finish reason received
         # The stop sequence that the upstream reports as matched.
         self._upstream_stop: str | None = None
@@ -213,6 +217,8 @@ class ChatStream:
             self.upstream_id = str(chunk.get("id") or "")
         if not self.upstream_model:
             self.upstream_model = str(chunk.get("model") or "")
+        if "service_tier" in chunk and chunk["service_tier"]:  # noqa: RUF019 - as below
+            self._service_tier = chunk["service_tier"]
         for name in SOURCE_FIELDS:
             if name in chunk and chunk[name]:  # noqa: RUF019 - this form saves a call, because the name is rarely present
                 self.composer.add_note(
@@ -223,7 +229,7 @@ class ChatStream:
         self._last_was_usage = False
         if counts is not None:
             self._last_was_usage = self.composer.started and not choices
-            self._record_usage(counts, chunk.get("service_tier"))
+            self._record_usage(counts)
         elif type(choices) is not list:
             self.unknown.add(str(chunk.get("object") or "chunk without choices"))
         for choice in choices or ():
@@ -231,8 +237,8 @@ class ChatStream:
                 return merge_choices(choice, choices) if choices[1:] else choice
         return None
 
-    def _record_usage(self, counts: Mapping[str, Any], service_tier: Any) -> None:
-        usage, notes = read_usage(counts, service_tier)
+    def _record_usage(self, counts: Mapping[str, Any]) -> None:
+        usage, notes = read_usage(counts, self._service_tier)
         self.usage = usage if self.usage is NO_USAGE else merge_usage(self.usage, usage)
         if notes:
             self.notes += [note for note in notes if note not in self.notes]
@@ -302,6 +308,8 @@ class ChatStream:
     def _add_part(self, part: dict[str, Any]) -> None:
         """Add one content part; Mistral sends text and reasoning as lists of such parts."""
         match part.get("type"):
+            case None if INLINE_DATA & part.keys():
+                self._add_images([part], is_complete=False)
             case "text" | "output_text" | None:
                 self._add_text(part.get("text") or "")
             case "thinking" | "reasoning":
@@ -394,7 +402,7 @@ class ChatStream:
     def _handle_error(self, error: UpstreamError, chunk: Any = None) -> None:
         counts = find_counts(chunk, None) if isinstance(chunk, dict) else None
         if counts is not None:  # the provider bills tokens used before the failure
-            self._record_usage(counts, chunk.get("service_tier"))
+            self._record_usage(counts)
         if not error.is_refusal:
             self.end_with_error(error)
             return
@@ -441,6 +449,8 @@ class ChatStream:
         ended_here = self.composer.matched_stop is not None and not self._finish_reason
         characters = self._texts.characters + self._calls.characters
         characters -= self.composer.characters_after_stop
+        if self.usage is NO_USAGE and self._service_tier:
+            self._record_usage({})  # the tier has a price of its own, for estimates too
         if has_doubtful_counts(self.usage, characters):
             self.usage = without_doubtful_counts(self.usage, characters)
             self.notes.append(DOUBTFUL_COUNTS)
@@ -455,6 +465,7 @@ class ChatStream:
     HANDLERS: ClassVar[Mapping[str, Callable[["ChatStream", Any, bool], None]]] = {
         "extra_content": _read_extra_content,
         "content": _add_content,
+        "image": _add_images,
         "images": _add_images,
         "refusal": _add_refusal,
         "annotations": _add_annotations,

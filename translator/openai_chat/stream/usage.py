@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from translator.anthropic.token_estimate import tokens_of_characters
-from translator.anthropic.usage import Usage, usage_from_openai
+from translator.anthropic.usage import Usage, first_count, usage_from_openai
 from translator.notes import Note
 
 ESTIMATED_USAGE: Final = Note(
@@ -68,8 +68,10 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
             holder = prompt if name in prompt else counts
             written, written_1h = holder[name], _written_for_an_hour(holder)
     # A few servers use the field names of the Responses API.
-    total = counts["prompt_tokens"] if "prompt_tokens" in counts else counts.get("input_tokens")
-    output = counts.get("completion_tokens" if "completion_tokens" in counts else "output_tokens")
+    total = first_count(counts, "prompt_tokens", "input_tokens")
+    output = first_count(counts, "completion_tokens", "output_tokens")
+    if reasoning is None and not (prompt or cached or written):
+        reasoning = _hidden_reasoning(counts, total, output)
     searches = None
     if "server_tool_use_details" in counts:  # only OpenRouter sends it
         searches = _details(counts, "server_tool_use_details").get("web_search_requests")
@@ -81,8 +83,29 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
         written_1h=written_1h,
         reasoning=reasoning,
         web_searches=searches if type(searches) is int and searches > 0 else None,
-        service_tier=service_tier,
+        service_tier=service_tier or _tier_in(counts),
     )
+
+
+def _tier_in(counts: Counts) -> Any:
+    """Return the tier that the usage object names: Mistral's own, or Gemini's traffic type."""
+    if "extra_properties" in counts:
+        return _details(_details(counts, "extra_properties"), "google").get("traffic_type")
+    return counts.get("service_tier")
+
+
+def _hidden_reasoning(counts: Counts, total: Any, output: Any) -> int | None:
+    """Return the tokens that only ``total_tokens`` has: the thoughts of Gemini.
+
+    The difference means this only where the server divides its counts no further: Mistral has audio
+    tokens in it, and proxies for Anthropic cached ones.
+    """
+    everything = counts.get("total_tokens")
+    if "completion_tokens_details" in counts or not (
+        type(everything) is type(total) is type(output) is int and total > 0
+    ):
+        return None
+    return everything - total - output if everything > total + output else None
 
 
 def estimated_usage(reported: Usage, input_estimate: int, characters: int) -> tuple[Usage, Note]:

@@ -120,6 +120,9 @@ class OutputBlocks:
                 self.finish_text(item, number, part.get("text"))
             case "refusal":
                 self.finish_refusal(item, number, part.get("refusal"))
+            case "output_image" | "image" | "image_url":
+                self.finish_text(item, number, IMAGE)
+                self.composer.add_note(REPLACED_IMAGE)
             case kind:
                 self._add_note("dropped", f"a content part of type {kind!r} has no block")
         for annotation in _list(part.get("annotations")):

@@ -76,7 +76,8 @@ class ResponsesStream:
     def _begin(self) -> None:
         """Set the state of a generation that has just begun."""
         self.composer = MessageComposer(self.context, self.notes, self.call_records)
-        self._created_id = ""  # the response's id in ``response.created``
+        # The response's id and service tier in ``response.created``.
+        self._created_id, self._service_tier = "", None
         self.usage = NO_USAGE
         self.stop_reason: str | None = None
         self.upstream_id = self.upstream_model = ""
@@ -203,6 +204,7 @@ class ResponsesStream:
                 return
             self._begin_again()
         self._created_id = self._created_id or str(id_ or "")
+        self._service_tier = response.get("service_tier") if isinstance(response, dict) else None
         self._read_response_start(event)
 
     def _read_response_start(self, event: UpstreamEvent) -> None:
@@ -282,6 +284,8 @@ class ResponsesStream:
         self._finish_message(reason, explanation=self._blocks.refusal or None)
 
     def _record_usage(self, response: dict[str, Any]) -> None:
+        if self._service_tier and not response.get("service_tier"):
+            response = {**response, "service_tier": self._service_tier}
         self.usage, notes = read_usage(response, self._blocks.searches)
         self.notes += notes
         if has_doubtful_counts(self.usage, self._blocks.characters):

@@ -26,8 +26,9 @@ CHAT_NAMES: Final = {
 def read_usage(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[Note]]:
     """Return the usage of a response; ``searches`` applies if it reports no number of searches."""
     counts = _mapping(response, "usage")
-    if "input_tokens" not in counts and counts:
-        counts = {CHAT_NAMES.get(name, name): count for name, count in counts.items()}
+    if not counts.get("input_tokens") and counts:
+        renamed = {CHAT_NAMES[name]: n for name, n in counts.items() if name in CHAT_NAMES}
+        counts = {**counts, **renamed}
     read = _mapping(counts, "input_tokens_details")
     written_1h = None
     if "cache_write_tokens_details" in read:
@@ -43,7 +44,7 @@ def read_usage(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[
         written_1h=written_1h,
         reasoning=_mapping(counts, "output_tokens_details").get("reasoning_tokens"),
         web_searches=searches or None,
-        service_tier=response.get("service_tier"),
+        service_tier=response.get("service_tier") or counts.get("service_tier"),
     )
 
 

@@ -236,3 +236,25 @@ def test_an_unknown_key_raises(gateway: GatewayClient):
         run_admission_dry_run(
             HypotheticalRequest(key_id=999_999_999, model="m", input_tokens=1, max_tokens=1)
         )
+
+
+def test_the_worst_case_is_that_of_the_dearest_tier_as_in_admission(
+    gateway: GatewayClient, reload, scripted: ScriptedUpstream
+):
+    model = f"checks-tier-{next(numbers)}"
+    chat = Upstream.objects.get(name="chat")
+    route = add_route(model, chat)
+    since = datetime(2026, 1, 1, tzinfo=UTC).date()
+    for tier, usd in (("", 1), ("priority", 3)):
+        Price.objects.create(
+            upstream=chat, model=model, since=since, input=usd, output=usd, service_tier=tier
+        )
+    team, _ = Team.objects.get_or_create(name="checks-tiers")
+    key, _ = ApiKey.issue(team, model, scopes=["messages"])
+    reload()
+
+    request = HypotheticalRequest(key_id=key.pk, model=model, input_tokens=1000, max_tokens=1000)
+    found = run_admission_dry_run(request)
+
+    route.delete()
+    assert found.worst_case == 3 * 1000 * 2000

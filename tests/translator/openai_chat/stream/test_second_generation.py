@@ -60,6 +60,26 @@ def test_a_whole_answer_is_the_second_generation_alone():
     assert stream.error is None
 
 
+@for_each(
+    ("second", "is_spliced"),
+    [
+        (("b", 1, 0), True),
+        (("b", 0, 0), False),
+        (("a", 1, 0), False),
+        (("", 1, 0), False),
+    ],
+)
+def test_a_second_generation_is_found_among_plain_text_deltas(second, is_spliced):
+    stream = ChatStream(ResponseContext())
+    stream.feed(chunk("a", **ROLE))
+    stream.feed_text(("a", 0, 0), "It is ")
+
+    events = stream.feed_text(second, "It is 4.")
+
+    assert (stream.error is SPLICED) == is_spliced
+    assert (events[-1]["type"] == "error") == is_spliced
+
+
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
@@ -70,6 +90,8 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA
         ({"content": "Here:", "images": [PICTURE]}, f"Here:\n\n{IMAGE}"),
         ({"content": [{"type": "text", "text": "Here:"}, PICTURE]}, f"Here:\n\n{IMAGE}"),
         ({"images": [PICTURE, PICTURE]}, f"{IMAGE}\n\n{IMAGE}"),
+        ({"image": {"url": "data:image/png;base64,AAAA"}}, IMAGE),
+        ({"content": [{"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}, IMAGE),
     ],
 )
 def test_a_generated_picture_is_replaced_by_words(delta, text):

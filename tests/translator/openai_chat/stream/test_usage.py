@@ -113,7 +113,7 @@ from translator.openai_chat.stream.usage import (
             {"input": 12, "output": 3, "source": "reported"},
         ),
         (
-            {"prompt_tokens": "12", "completion_tokens": 1},
+            {"prompt_tokens": "twelve", "completion_tokens": 1},
             {"input": None, "output": 1, "source": "missing"},
         ),
     ],
@@ -191,8 +191,59 @@ def counted(**counts):
         ({"prompt_tokens": 12, "completion_tokens": 2, "reasoning": 320}, 2),
         ({"completion_tokens": 2, "total_tokens": 322, "reasoning": 320}, 2),
         ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14, "reasoning": 0}, 2),
-        ({"prompt_tokens": 12, "completion_tokens": "2", "reasoning": 320}, None),
+        ({"prompt_tokens": 12, "completion_tokens": "2", "reasoning": 320}, 2),
+        ({"prompt_tokens": 12, "completion_tokens": "two", "reasoning": 320}, None),
     ],
 )  # fmt: skip
 def test_reasoning_that_is_counted_beside_the_answer_is_part_of_the_output(counts, output):
     assert counted(**counts) == output
+
+
+@for_each(
+    ("counts", "expected"),
+    [
+        ({"prompt_tokens": "12", "completion_tokens": "2"}, (12, 2, None)),
+        ({"prompt_tokens": 0, "input_tokens": 12, "output_tokens": 2}, (12, 2, None)),
+        ({"prompt_tokens": None, "input_tokens": 12, "output_tokens": 2}, (12, 2, None)),
+        # Gemini counts its thoughts only in the total.
+        ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 334}, (12, 322, 320)),
+        ({"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14}, (12, 2, None)),
+        # Mistral counts audio only in the total.
+        (
+            {
+                "prompt_tokens": 12,
+                "completion_tokens": 2,
+                "total_tokens": 334,
+                "prompt_tokens_details": {"audio_tokens": 320},
+            },
+            (12, 2, None),
+        ),
+    ],
+)
+def test_counts_of_other_servers(counts, expected):
+    usage, notes = read_usage(counts)
+
+    assert (usage.input, usage.output, usage.reasoning) == expected
+    assert not notes
+
+
+@for_each(
+    ("counts", "tier", "expected"),
+    [
+        ({}, "flex", "flex"),
+        ({"service_tier": "priority"}, None, "priority"),
+        ({"service_tier": "standard"}, None, "standard"),
+        ({"extra_properties": {"google": {"traffic_type": "ON_DEMAND"}}}, None, "standard"),
+        ({"extra_properties": {"google": {"traffic_type": "ON_DEMAND_FLEX"}}}, None, "flex"),
+        (
+            {"extra_properties": {"google": {"traffic_type": "PROVISIONED_THROUGHPUT"}}},
+            None,
+            "provisioned_throughput",
+        ),
+        ({"extra_properties": None}, None, None),
+    ],
+)
+def test_the_tier_may_be_in_the_usage(counts, tier, expected):
+    usage, _ = read_usage({"prompt_tokens": 1, "completion_tokens": 1, **counts}, tier)
+
+    assert usage.service_tier == expected
