@@ -22,6 +22,8 @@ from typing import Any, Final, NamedTuple
 from django.db import DatabaseError
 
 from proxy.gateway.snapshot.targets import UpstreamServer
+from proxy.ledger.database.availability import check_present
+from proxy.ledger.errors import LedgerUnavailable
 from proxy.models import ModelLesson, Upstream
 from proxy.models.setup.lessons import MAX_TEXT, REMEMBERED
 from translator.dialect import Lesson, Origin
@@ -89,10 +91,11 @@ class ModelMemory:
         The table has at most ``MAX_MODELS`` rows: the oldest are deleted.
         """
         try:
+            check_present()
             self._write()
             self._read()
             self._is_failing = False
-        except DatabaseError as exc:
+        except (DatabaseError, LedgerUnavailable) as exc:
             if not self._is_failing:
                 log.warning("what models take is kept in memory until it can be written: %s", exc)
             self._is_failing = True
