@@ -9,20 +9,17 @@ from typing import Any, Final
 import httpx
 import msgspec
 from django.core.exceptions import ValidationError
-from yarl import URL
 
 from proxy.gateway.credentials.credential import Credential, CredentialError, api_key_headers
 from proxy.gateway.credentials.registry import source_for
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.snapshot.endpoints import Endpoints, url_below, url_with_model
-from proxy.gateway.upstream.client import PROXY_REFUSAL
+from proxy.gateway.snapshot.endpoints import MODEL_LIST_PATHS, Endpoints, url_below, url_with_model
+from proxy.gateway.upstream.get_client import get_client
 from proxy.gateway.upstream.probe import send_questions
 from proxy.models import ModelLesson, RouteTarget, Upstream
 from proxy.models.setup.upstream_connection import (
     ResolvedConnection,
-    TlsFiles,
     resolve_connection,
-    tls_context,
 )
 from proxy.secrets import ConfigError
 from proxy.upstream_probe import QUESTIONS, USUAL
@@ -33,7 +30,6 @@ from translator.request.body_edits import OUTPUT_LIMITS
 from .finding import Finding
 from .model_checks import check_model
 
-VERSION: Final = {"anthropic-version": "2023-06-01"}
 SKEW_S: Final = 30
 BUFFERED_S: Final = 0.01
 """A stream that takes longer than this number of seconds is not buffered."""
@@ -48,11 +44,6 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "responses": {"input": PROMPT},
     "chat": {"messages": [{"role": "user", "content": PROMPT}]},
     "anthropic": {"messages": [{"role": "user", "content": PROMPT}]},
-}
-MODEL_LISTS: Final = {
-    "responses": "/models",
-    "chat": "/models",
-    "anthropic": "/v1/models",
 }
 
 
@@ -76,42 +67,13 @@ def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
         hint = "Use https unless you trust the network."
         yield Finding(subject, ok=False, text="sends its key without encryption", hint=hint)
     yield from _describe(subject, connection)
-    with _client(connection, CredentialAuth(credential)) as client:
+    through, tls = connection.proxy, connection.tls
+    with get_client(connection.headers, credential, through, tls, TIMEOUT) as client:
         try:
             yield from _check_requests(subject, upstream, profile, client, stream=stream)
         except httpx.HTTPError as error:
             text = f"{type(error).__name__}: {upstream.base_url} cannot be reached"
             yield Finding(subject, ok=False, text=text, hint=_hint(error))
-
-
-def _client(connection: ResolvedConnection, auth: httpx.Auth) -> httpx.Client:
-    """Return an HTTP client that connects as the gateway does."""
-    proxy = None
-    if (through := connection.proxy) is not None:
-        host = f"[{through.host}]" if ":" in through.host else through.host
-        fields = {"proxy-authorization": through.authorization} if through.authorization else {}
-        scheme = "https" if through.tls else "http"
-        trusted = tls_context(TlsFiles(ca=connection.tls.ca)) if through.tls else None
-        proxy = httpx.Proxy(
-            f"{scheme}://{host}:{through.port}", headers=fields, ssl_context=trusted
-        )
-    context = tls_context(connection.tls)
-    # ``connection.proxy`` is the proxy of the environment or of the upstream's settings.
-    return httpx.Client(
-        headers={**connection.headers, **VERSION},
-        auth=auth,
-        timeout=TIMEOUT,
-        proxy=proxy,
-        verify=context,
-        trust_env=False,
-        event_hooks={"response": [_raise_for_proxy]},
-    )
-
-
-def _raise_for_proxy(response: httpx.Response) -> None:
-    """Raise ProxyError if a proxy that forwards http requests refuses one."""
-    if response.status_code == PROXY_REFUSAL:
-        raise httpx.ProxyError(f"status {PROXY_REFUSAL}")
 
 
 def _describe(subject: str, connection: ResolvedConnection) -> Iterator[Finding]:
@@ -158,21 +120,6 @@ def _check_requests(
         )
         yield from check_model(upstream, target.model, client)
     yield from _describe_lessons(subject, upstream)
-
-
-class CredentialAuth(httpx.Auth):
-    """Adds the credential's headers to each POST and, if they need no signature, to each GET."""
-
-    requires_request_body = True
-
-    def __init__(self, credential: Credential) -> None:
-        self._credential = credential
-
-    def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]  # httpx needs no generator
-        if request.method == "POST" or self._credential.sign is None:
-            url = URL(str(request.url), encoded=True)
-            request.headers.update(self._credential.headers_for(url, request.content))
-        yield request
 
 
 def _find_credential(upstream: Upstream, profile: Profile) -> tuple[Credential, list[Finding]]:
@@ -245,7 +192,7 @@ def _describe_lessons(subject: str, upstream: Upstream) -> Iterator[Finding]:
 def _check_reachable(
     subject: str, upstream: Upstream, client: httpx.Client, *, is_cloud: bool
 ) -> Iterator[Finding]:
-    path, version = MODEL_LISTS[upstream.dialect], upstream.api_version
+    path, version = MODEL_LIST_PATHS[upstream.dialect], upstream.api_version
     url = upstream.base_url if is_cloud else url_below(upstream.base_url, path, version)
     response = client.get(url)
     # A cloud has no list of models here: any answer shows that it is reachable.

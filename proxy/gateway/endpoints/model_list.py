@@ -6,6 +6,7 @@ Anthropic's API, the response has Anthropic's format, else OpenAI's.
 
 import dataclasses
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -16,7 +17,8 @@ from proxy.gateway.admission.auth import authenticate
 from proxy.gateway.admission.route_selection import choose_route
 from proxy.gateway.http.errors import HttpError, unknown_model
 from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
-from proxy.gateway.snapshot.targets import SAME_MODEL
+from proxy.gateway.snapshot.targets import SAME_MODEL, UpstreamServer
+from proxy.gateway.upstream.upstream_models import listed_names
 from translator.capabilities import EFFORTS, Profile
 
 from .http_consumer import StreamingHttpConsumer
@@ -28,6 +30,8 @@ SINCE: Final = "2025-01-01T00:00:00Z"  # a fixed creation date, because clients 
 SINCE_UNIX: Final = 1_735_689_600
 LIFECYCLE: Final = "active"  # this value is returned for every model
 EFFORTS_SHOWN: Final = ("low", "medium", "high", "xhigh", "max")
+MAX_SERVERS: Final = 16
+"""Maximum upstreams that are asked for their models."""
 GLOB: Final = re.compile(r"[*?\[]")
 ANTHROPIC_MODELS: Final = "claude"
 """How the names of Anthropic's models begin."""
@@ -40,7 +44,8 @@ class ModelsConsumer(StreamingHttpConsumer):
     async def handle(self) -> None:
         caller = authenticate(self.headers)
         model = self.headers.path.removeprefix("/v1/models").strip("/")
-        body = self._one(caller, model) if model else self._page(caller)
+        listed = _listed_routes(caller, await listed_names(_glob_servers(caller)))
+        body = self._one(caller, model, listed) if model else self._page(listed)
         await self.send_response(200, msgspec.json.encode(body))
 
     @property
@@ -53,15 +58,14 @@ class ModelsConsumer(StreamingHttpConsumer):
             or self.headers.client.name.startswith("claude")
         )
 
-    def _one(self, caller: Caller, model: str) -> dict[str, Any]:
+    def _one(self, caller: Caller, model: str, listed: list[RouteEntry]) -> dict[str, Any]:
         route = directory.snapshot.route(caller.team.name, model)
         if route is None:
-            raise unknown_model(model, [each.model for each in _listed_routes(caller)])
+            raise unknown_model(model, [each.model for each in listed])
         choose_route(caller, model)  # raises HttpError if the caller may not use the model
         return _anthropic_model(model, route) if self._anthropic else _openai_model(model)
 
-    def _page(self, caller: Caller) -> dict[str, Any]:
-        listed = _listed_routes(caller)
+    def _page(self, listed: list[RouteEntry]) -> dict[str, Any]:
         if not self._anthropic:
             return {"object": "list", "data": [_openai_model(each.model) for each in listed]}
         page, more = _paged(listed, parse_qs(self.headers.query))
@@ -74,16 +78,35 @@ class ModelsConsumer(StreamingHttpConsumer):
         }
 
 
-def _listed_routes(caller: Caller) -> list[RouteEntry]:
+def _glob_servers(caller: Caller) -> list[UpstreamServer]:
+    """Return the upstreams that serve models of the client's choice, by the team's globs.
+
+    Which of their models the caller may use is checked by name: a glob itself need not be allowed.
+    """
+    servers = {
+        route.targets[0].server.name: route.targets[0].server
+        for route in directory.snapshot.globs
+        if route.team in (None, caller.team.name)
+        and route.targets
+        and route.targets[0].model in SAME_MODEL
+    }
+    return list(servers.values())[:MAX_SERVERS]
+
+
+def _listed_routes(caller: Caller, names: Mapping[str, Sequence[str]]) -> list[RouteEntry]:
     """Return the caller's routes.
 
-    A route with a glob is replaced by one route for each model of the price list that matches the
-    glob and that the route's first target may serve.
+    A route with a glob is replaced by one route for each model that matches the glob and that the
+    route's first target may serve: of the price list, and of ``names``, which upstreams list.
     """
     snapshot = directory.snapshot
+    known = {name: {*upstreams} for name, upstreams in snapshot.prices.upstreams_by_model.items()}
+    for upstream, models in names.items():
+        for name in models:
+            known.setdefault(name, set()).add(upstream)
     listed = [route for route in snapshot.models(caller) if not GLOB.search(route.model)]
     named = {route.model for route in listed}
-    for name, upstreams in sorted(snapshot.prices.upstreams_by_model.items()):
+    for name, upstreams in sorted(known.items()):
         route = snapshot.route(caller.team.name, name)
         allowed = caller.models.allow(name) and caller.team.models.allow(name)
         if route and allowed and name not in named and _serves(route, name, upstreams):
@@ -94,8 +117,8 @@ def _listed_routes(caller: Caller) -> list[RouteEntry]:
 def _serves(route: RouteEntry, model: str, upstreams: set[str | None]) -> bool:
     """Return whether the route's first target may serve the model of a client.
 
-    ``upstreams``: for which upstreams the model has a price; None: for all. A target that gets the
-    client's model name is an upstream of Anthropic's models, or of other models.
+    ``upstreams``: which upstreams list the model or have a price for it; None: all. A target that
+    gets the client's model name is an upstream of Anthropic's models, or of other models.
     """
     if not route.targets:
         return False

@@ -17,6 +17,11 @@ COUNT_PATHS: Final[Mapping[str, str]] = {
     "chat": "/messages/count_tokens",
     "responses": "/responses/input_tokens",
 }
+MODEL_LIST_PATHS: Final[Mapping[str, str]] = {
+    "anthropic": "/v1/models",
+    "chat": "/models",
+    "responses": "/models",
+}
 DATED_PATHS: Final[Mapping[str, str]] = {"chat": "/deployments/{model}/chat/completions"}
 """The paths of Azure OpenAI with a dated ``api-version``; otherwise the model is in the body."""
 
@@ -29,6 +34,8 @@ class Endpoints:
     whole: str
     count: str
     """Empty if the upstream does not count tokens."""
+    models: str = ""
+    """The URL of the upstream's own list of models; empty if it has none."""
 
     @classmethod
     def of(
@@ -44,6 +51,9 @@ class Endpoints:
             stream=url_below(base_url, stream, version),
             whole=url_below(base_url, whole, version),
             count=url_below(base_url, count, version) if profile.count_tokens else "",
+            models=""
+            if cloud is not None
+            else url_below(base_url, MODEL_LIST_PATHS[dialect.name], version),
         )
 
 
