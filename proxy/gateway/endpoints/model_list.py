@@ -120,8 +120,8 @@ def _serves(route: RouteEntry, model: str, upstreams: set[str | None]) -> bool:
     ``upstreams``: which upstreams list the model or have a price for it; None: all. A target that
     gets the client's model name is an upstream of Anthropic's models, or of other models.
     """
-    if not route.targets:
-        return False
+    if not route.targets:  # no upstream of the route can be used now; its models are the same
+        return None in upstreams
     target = route.targets[0]
     if target.model not in SAME_MODEL:
         return None in upstreams or target.server.name in upstreams

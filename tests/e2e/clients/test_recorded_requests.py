@@ -40,10 +40,6 @@ UNSUPPORTED = {
     # a file in Anthropic's file store, for code execution
     **{(UPLOAD, dialect): "messages.0.content.1.type" for dialect in STREAMS_BY_DIALECT},
     ("pydantic-ai__test_anthropic-test_anthropic_mcp_servers__i1", "chat"): "mcp_servers",
-    (
-        "ruby_llm__chat_pdf_models_anthropic_claude-haiku-4-5_handles_multiple_pdfs",
-        "chat",
-    ): "messages.0.content.2.source.type",  # a PDF by URL, which Chat Completions does not support
 }
 """Features that the upstream API lacks are rejected with their path, never dropped silently."""
 

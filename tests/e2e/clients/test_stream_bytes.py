@@ -99,7 +99,7 @@ def test_optional_events_are_sent_only_on_request(gateway, shared_upstream):
     assert [frame.name for frame in frames[-2:]] == ["bridge.metadata", "message_stop"]
     assert frames[-2].body["terminal_reason"] == "stop"
     (stop,) = (frame.body for frame in frames if frame.name == "content_block_stop")
-    assert stop["content_block"] == {"type": "text", "text": "Hello there"}
+    assert stop["content_block"] == {"type": "text", "text": "Hello there", "citations": None}
 
 
 @for_each("ending", [script_steps.Close(), script_steps.Reset()], ids=["fin", "rst"])

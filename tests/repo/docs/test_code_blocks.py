@@ -99,6 +99,7 @@ class Reader:
             (programs / name).chmod(0o755)
         (folder / "backups").mkdir()
         copy_ledger(folder / "data")
+        (folder / "data/journal-0").mkdir()  # of the gateway that served this ledger
         (folder / "config.yaml").write_text(LITELLM)
         self.key = re.search(r"sk-br-[\w-]+", gateway.log)[0]
         self.replacements = {

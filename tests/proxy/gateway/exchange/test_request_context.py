@@ -149,7 +149,7 @@ def test_the_close_record_of_a_stream_that_the_second_upstream_ended_early():
     assert [each["ms"] for each in record.attempts] == [2_000.0, 1_000.0]
     assert (record.attempt, record.reads) == (1, [(500.0, b"second")])
     assert record.model_upstream == record.target["model"] == "gpt-y"
-    assert record.answer["content"] == [{"type": "text", "text": "Well: é."}]
+    assert record.answer["content"] == [{"type": "text", "text": "Well: é.", "citations": None}]
     assert record.usage == usage_record(Usage(input=101, output=4, source="estimated"))
     assert not record.delivered
 

@@ -38,7 +38,7 @@ def test_the_transcript_has_request_and_response(
     stored = read(reply.id)
     assert stored is not None
     assert stored.request["system"] == "Be brief."
-    assert stored.answer["content"] == [{"type": "text", "text": "Hello there."}]
+    assert stored.answer["content"] == [{"type": "text", "text": "Hello there.", "citations": None}]
     assert b"".join(raw for _, raw in stored.upstream_reads).endswith(b"data: [DONE]\n\n")
 
 
@@ -112,7 +112,7 @@ def test_the_output_before_a_stream_timeout_is_stored(
 
     stored = read(reply.id)
     assert stored is not None
-    assert stored.answer["content"] == [{"type": "text", "text": "one two"}]
+    assert stored.answer["content"] == [{"type": "text", "text": "one two", "citations": None}]
 
 
 def test_requests_beyond_max_streams_are_refused(

@@ -17,6 +17,10 @@ DONE = b"data: [DONE]\n\n"
 DEEP = b"[" * 900 + b"]" * 900
 
 
+def text_block(text):
+    return {"type": "text", "text": text, "citations": None}
+
+
 def raw(text):
     """Return a chunk with this text, given as JSON escapes."""
     return chunk(content="TEXT").replace(b"TEXT", text)
@@ -37,14 +41,14 @@ def line(event):
 def test_each_form_of_the_end_marker_ends_the_response(done, way):
     frames = way(chunk(content="Hi"), END, b"data: %b\n\n" % done, chunk(content="!"))
 
-    assert content_of(*frames) == [{"type": "text", "text": "Hi"}]
+    assert content_of(*frames) == [text_block("Hi")]
 
 
 @for_each("keep_alive", [b"data: null", b"data:", b"data: ", b'data: ""', b": ping"])
 def test_a_keep_alive_frame_has_no_event(keep_alive):
     reads = [chunk(content="a"), keep_alive + b"\n\n", chunk(content="b"), END, DONE]
 
-    assert content_of(*reads) == content_of(b"".join(reads)) == [{"type": "text", "text": "ab"}]
+    assert content_of(*reads) == content_of(b"".join(reads)) == [text_block("ab")]
 
 
 @for_each("malformed", [b"data: 1\n\n", b'data: "Hi"\n\n', b"data: {\ndata: 1\n\n"])
@@ -60,7 +64,7 @@ def test_events_may_end_in_one_line_feed(prefix, done):
     frames = [chunk(content="a"), chunk(content="b"), END, *done]
     lines = b"".join(prefix + event[6:-1] for event in frames)
 
-    assert content_of(lines) == content_of(lines + b"\n\n") == [{"type": "text", "text": "ab"}]
+    assert content_of(lines) == content_of(lines + b"\n\n") == [text_block("ab")]
 
 
 def test_of_events_separated_by_one_line_feed_the_complete_ones_count():
@@ -68,7 +72,7 @@ def test_of_events_separated_by_one_line_feed_the_complete_ones_count():
 
     events, stream = decode_reads("chat", [lines])
 
-    assert fold(events)["content"] == [{"type": "text", "text": "aa"}]
+    assert fold(events)["content"] == [text_block("aa")]
     assert stream.error.message == "upstream stream ended early"
 
 
@@ -80,7 +84,7 @@ def test_a_split_surrogate_pair_is_joined(pieces, way):
     events, _ = decode_reads("chat", way(*frames, END, DONE))
 
     text = "x" * 20 + "a" + SMILE + "b" + "y" * 20
-    assert fold(events)["content"] == [{"type": "text", "text": text}]
+    assert fold(events)["content"] == [text_block(text)]
     assert msgspec.json.encode(events)
 
 
@@ -96,7 +100,7 @@ def test_an_unpaired_surrogate_is_replaced_in_its_place():
 def test_an_unpaired_surrogate_at_a_cut_is_replaced_before_the_error(end):
     events, stream = decode_reads("chat", [raw(b"a\\ud83d"), end])
 
-    assert fold(events)["content"] == [{"type": "text", "text": f"a{LOST}"}]
+    assert fold(events)["content"] == [text_block(f"a{LOST}")]
     assert stream.error is not None
 
 
@@ -116,7 +120,7 @@ def test_a_surrogate_pair_split_over_named_deltas_is_joined():
     events, _ = decode_reads("responses", [read])
 
     words = "".join(f"x{number}" for number in range(40))
-    assert fold(events)["content"] == [{"type": "text", "text": words + SMILE + words}]
+    assert fold(events)["content"] == [text_block(words + SMILE + words)]
 
 
 def test_an_unpaired_surrogate_in_a_json_body_is_replaced():
@@ -136,4 +140,4 @@ def test_an_event_nested_too_deeply_ends_the_response():
     events, stream = decode_reads("chat", [chunk(content="a"), deep, END])
 
     assert not stream.finished
-    assert fold(events)["content"] == [{"type": "text", "text": "a"}]
+    assert fold(events)["content"] == [text_block("a")]
