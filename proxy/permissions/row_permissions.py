@@ -145,6 +145,12 @@ def visible_teams(reader: Reader) -> QuerySet[Team]:
     return teams if reader.everything else teams.filter(name__in=reader.teams)
 
 
+def led_teams(user: Any) -> QuerySet[Team]:
+    """Return the teams that the user's groups name, also for a user who may not see the ledger."""
+    teams = Team.objects.all()
+    return teams if leads_all_teams(user) else teams.filter(name__in=teams_of(user))
+
+
 def visible_budgets(reader: Reader) -> QuerySet[Budget]:
     """Return the budgets of the reader's teams, of the keys of these teams, and of the reader."""
     budgets = Budget.objects.select_related("team", "key__team", "user")
@@ -207,14 +213,13 @@ def visible_entries(reader: Reader) -> QuerySet[AuditEntry]:
     return entries.filter(condition)
 
 
-def visible_routes(reader: Reader) -> QuerySet[Route]:
-    """Return all routes; for a reader limited to teams, those of these teams and of no team."""
+def visible_routes(user: Any) -> QuerySet[Route]:
+    """Return the routes of the teams that the user's groups name, and those of no team."""
     routes = Route.objects.all()
-    if reader.everything:
+    if leads_all_teams(user):
         return routes
-    if not reader.teams:
-        return routes.none()
-    return routes.filter(Q(team__name__in=reader.teams) | Q(team=None))
+    teams = teams_of(user)
+    return routes.filter(Q(team__name__in=teams) | Q(team=None)) if teams else routes.none()
 
 
 def visible_keys(reader: Reader) -> QuerySet[ApiKey]:

@@ -28,7 +28,7 @@ from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
 from proxy.models.setup import json_field_types
 from proxy.permissions.deletions import deletable_keys, delete_unused_keys, deletion_obstacle
 from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
-from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
+from proxy.permissions.row_permissions import led_teams, reader_of_user, visible_keys
 from proxy.permissions.write_permissions import REVOKE, has_write_permission, may_revoke, may_rotate
 
 from .form_fields.json_parts import LinesField, explain_unreadable_fields
@@ -71,7 +71,7 @@ class TeamAdmin(ManagedAdmin):
     change_form_template = "admin/proxy/team/change_form.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
-        return visible_teams(reader_of_user(request.user))
+        return led_teams(request.user)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Return what is deleted with the teams; the last part is what prevents it.

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 from proxy.admin.core.model_admin import Inline, ManagedAdmin, ModelForm
 from proxy.models import Route, RouteTarget
-from proxy.permissions.row_permissions import reader_of_user, visible_routes
+from proxy.permissions.row_permissions import visible_routes
 
 from .form_fields.condition_fields import ConditionsField, conditions_text
 
@@ -88,7 +88,7 @@ class RouteAdmin(ManagedAdmin):
     inlines = (TargetInline,)
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        routes = visible_routes(reader_of_user(request.user))
+        routes = visible_routes(request.user)
         return routes.prefetch_related("targets__upstream")
 
     @admin.display(description="targets")
