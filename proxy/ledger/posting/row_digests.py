@@ -133,6 +133,7 @@ def _groups() -> Mapping[str, tuple[str, ...]]:
         "texts": BODY_TEXTS,
         "person": (
             "user",
+            "betas",
             "key_name",
             "session_id",
             "agent_id",

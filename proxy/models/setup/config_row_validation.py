@@ -17,7 +17,8 @@ from django.core.exceptions import ValidationError
 from django.db import connection, models
 from django.db.models import F, Func
 
-from proxy.models import ApiKey, Budget, Route, Upstream
+from proxy.models import ApiKey, Budget, Route, Team, Upstream
+from proxy.models.setup import json_field_types
 
 log = logging.getLogger("proxy.gateway")
 
@@ -223,6 +224,9 @@ def _check_rules(row: models.Model) -> None:
         case Route():
             # ``Route.clean`` compares the row with others; so does a database constraint
             pass
+        case Team():
+            # ``Team.clean`` looks the name up in the ledger; only a change of the name needs that
+            json_field_types.check(row)
         case _:
             row.clean()
 

@@ -121,6 +121,14 @@ class LedgerRow(RequestRow):
     new_from = serializers.IntegerField(allow_null=True)
     preview = serializers.CharField(allow_null=True)
     prompt = serializers.CharField(allow_null=True)
+    # the names of 1.0 for token_sources, client.user_agent and previous_request_id
+    input_source = serializers.CharField()
+    output_source = serializers.CharField()
+    cache_read_source = serializers.CharField()
+    cache_write_source = serializers.CharField()
+    reasoning_source = serializers.CharField()
+    user_agent = serializers.CharField(allow_null=True)
+    previous_id = serializers.CharField(allow_null=True)
 
 
 ORDER = tuple(RequestRow().fields)
@@ -136,4 +144,9 @@ def request_row(row: Exchange) -> Row:
 def ledger_row(row: Exchange) -> Row:
     """Return the exchange with the fields of LedgerRow in their order."""
     values = export.request_row(row)
+    values |= {f"{name}_source": source for name, source in values["token_sources"].items()}
+    values |= {
+        "user_agent": values["client"]["user_agent"],
+        "previous_id": values["previous_request_id"],
+    }
     return {name: values[name] for name in LEDGER_ORDER}

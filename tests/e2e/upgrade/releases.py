@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,6 +148,14 @@ def comparable(value: Any) -> Any:
     return {name: comparable(one) for name, one in value.items() if name not in VOLATILE}
 
 
+def is_same_amount(expected: Any, found: Any) -> bool:
+    """Whether both are the same decimal number as text, however many zeros it ends with."""
+    try:
+        return isinstance(expected, str) and Decimal(expected) == Decimal(found)
+    except (InvalidOperation, TypeError):
+        return False
+
+
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
     """Yield each place where a later version says something else; it may add fields."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
@@ -158,5 +167,5 @@ def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
             yield from differences(one, other, f"{path}[{number}]")
-    elif expected != found:
+    elif expected != found and not is_same_amount(expected, found):
         yield f"{path}: {str(expected)[:200]} became {str(found)[:200]}"

@@ -21,7 +21,7 @@ from proxy.ledger.posting.row_digests import (
 from proxy.models import LinkKind
 
 DIGEST_OF_1_0 = "af12b5a9e431096db686b33293568a377ac64234902b8a60d8ce28322c9dc1a0"
-DIGEST = "faacbba1c4586fe36a6cb49597ef893b1c9b1e557ca77583d2b66f4ff105295b"
+DIGEST = "3cfd36c0e3c884761a061ad73f050a6dca788a4eac6620c11a9e275f7673fa7e"
 
 
 def row() -> Row:
