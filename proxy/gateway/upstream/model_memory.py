@@ -19,11 +19,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from django.db import DatabaseError
-
 from proxy.gateway.snapshot.targets import UpstreamServer
 from proxy.ledger.database.availability import check_present
-from proxy.ledger.errors import LedgerUnavailable
 from proxy.models import ModelLesson, Upstream
 from proxy.models.setup.lessons import MAX_TEXT, REMEMBERED
 from translator.dialect import Lesson, Origin
@@ -95,7 +92,7 @@ class ModelMemory:
             self._write()
             self._read()
             self._is_failing = False
-        except (DatabaseError, LedgerUnavailable) as exc:
+        except Exception as exc:  # noqa: BLE001 - no error may end the polling thread
             if not self._is_failing:
                 log.warning("what models take is kept in memory until it can be written: %s", exc)
             self._is_failing = True

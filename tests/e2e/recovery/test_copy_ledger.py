@@ -53,6 +53,8 @@ def filled_gateway(folder: Path, requests: int, days_before: int = 0) -> Gateway
     folder.mkdir()
     copy_ledger(folder / "data")
     gateway = Gateway(folder, config=TEAM)
+    with gateway:  # its first start makes the key that signs the hash chain
+        pass
     fill_ledger(requests, {"BRIDGE_DATA_DIR": str(folder / "data")}, days_before)
     return gateway
 

@@ -76,9 +76,9 @@ def test_tokens_are_estimated_at_admission_and_corrected_later(
         json_response(upstream_scripts.COMPLETION | {"usage": costly}),
     )
     secret = ben({"tpm": 1_000})
-    long = message("chat-tpm", system="x" * 3_000)
+    long = message("chat-tpm", system="x" * 2_000)
 
-    first = gateway.post(long, x_api_key=secret)  # estimated 800, used 17
+    first = gateway.post(long, x_api_key=secret)  # estimated 720, used 17
     row(first.id)
     second = gateway.post(long, x_api_key=secret)  # used 900
 
