@@ -146,7 +146,7 @@ def ledger_row(row: Exchange) -> Row:
     values = export.request_row(row)
     values |= {f"{name}_source": source for name, source in values["token_sources"].items()}
     values |= {
-        "user_agent": values["client"]["user_agent"],
+        "user_agent": values["client"]["user_agent"] or "",
         "previous_id": values["previous_request_id"],
     }
     return {name: values[name] for name in LEDGER_ORDER}

@@ -36,6 +36,7 @@ class Driver:
         self.database = directory / "ledger.sqlite3"
         self.environment = {
             **os.environ,
+            "BRIDGE_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz" * 2,  # signs the hash chain
             "BRIDGE_DATA_DIR": str(directory),
             "DJANGO_SETTINGS_MODULE": SETTINGS,
             "PYTHONPATH": str(ROOT),

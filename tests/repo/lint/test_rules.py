@@ -56,9 +56,14 @@ ALLOWED = {
     ("reads json without limits", "proxy/reports/core/json_bodies.py"): "parses after the values are counted; too deep is a 400",
     ("compares secrets", "proxy/admin/transcript/upstream_request.py"): "a digest of a body that both callers may read",
     ("compares secrets", "proxy/admin/setup/upstream_form.py"): "the placeholder for an unchanged secret",
-    ("compares secrets", "proxy/ledger/archive/outbox.py"): "digests of rows, which a reader of the rows can compute",
-    ("compares secrets", "proxy/erasure/archived_months.py"): "digests of rows, which a reader of the rows can compute",
     ("compares secrets", "proxy/ledger/maintenance/verifier.py"): "digests of rows, which a reader of the rows can compute",
+    ("opens network connections", "proxy/gateway/upstream/get_client.py"): "asks configured upstreams for their models",
+    ("opens network connections", "proxy/gateway/upstream/upstream_models.py"): "asks configured upstreams for their models",
+    ("reads json without limits", "proxy/gateway/upstream/documents.py"): "what the gateway's own child process wrote",
+    ("reads json without limits", "proxy/gateway/upstream/upstream_models.py"): "at most 4 MiB of a configured upstream",
+    ("runs data as code", "proxy/limited_work.py"): "the gateway's own interpreter with a constant module, without a shell",
+    ("compares secrets", "proxy/ledger/posting/audit_links.py"): "digests of entries, which a reader of the audit log can compute",
+    ("compares secrets", "proxy/ledger/posting/row_digests.py"): "digests of rows, which a reader of the rows can compute",
 }  # fmt: skip
 """(rule, file) -> reason."""
 

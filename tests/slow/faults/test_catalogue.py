@@ -22,6 +22,8 @@ COUNTS = {
 @pytest.mark.parametrize("kind", COUNTS)
 def test_catalogue_has_every_promised_fault(kind: str):
     expected = [f"{kind}{n:02}" for n in range(1, COUNTS[kind] + 1)]
+    if kind == "C":
+        expected.remove("C24")  # idempotency-key, which /v1/messages ignores as Anthropic does
 
     assert sorted(number for number in catalogue() if number[0] == kind) == expected
 
