@@ -16,7 +16,7 @@ PLACES = (
     "proxy.gateway.endpoints.messages:ClientOptions.of", "proxy.gateway.endpoints.messages:decode_object", "proxy.gateway.endpoints.messages:parse_body",
     "proxy.gateway.endpoints.messages:budgets.reserve", "proxy.gateway.exchange.request_context:open_record", "proxy.gateway.exchange.request_context:RequestContext.accept",
     "proxy.gateway.exchange.client_request:ClientRequest.set_body", "proxy.gateway.exchange.request_context:RequestContext.attempt_started", "proxy.gateway.exchange.request_context:RequestContext.wait_until_recorded",
-    "proxy.gateway.exchange.request_context:RequestContext.first_content_sent", "proxy.gateway.exchange.request_context:RequestContext.store_upstream_bytes", "translator.request.session_id:session_id_in",
+    "proxy.gateway.exchange.request_context:RequestContext.first_content_sent", "proxy.gateway.exchange.request_context:RequestContext.store_upstream_bytes", "proxy.gateway.exchange.client_request:session_id_in",
     "proxy.gateway.upstream.attempt:Attempt.build_upstream_request", "proxy.gateway.upstream.attempt:Attempt._post_once_or_twice", "proxy.gateway.upstream.attempt:Attempt._post",
     "proxy.gateway.upstream.attempt:Attempt.deliver", "proxy.gateway.upstream.attempt:Attempt.relay_events", "proxy.gateway.upstream.attempt:ResponseDecoder.feed",
     "proxy.gateway.exchange.upstream_bytes:StoredReads.add", "translator.message_stream.events_to_message:MessageFold.feed",
