@@ -22,7 +22,7 @@ RUN: Final = 6
 """Words. A run of so many words of the request is a quotation; ordinary sentences share fewer."""
 PHRASE: Final = 3
 """Words. An error's phrase of so many words counts as the client's if the request contains it."""
-MAX_CLIENT_TEXT: Final = 8 * 2**20
+MAX_CLIENT_TEXT: Final = 4 * 2**20
 """Characters of all texts of a request in all their forms. The words of an error about a longer
 request are not read, only code and param."""
 DATA_URL_HEAD: Final = 128

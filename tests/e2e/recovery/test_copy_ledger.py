@@ -53,7 +53,9 @@ def filled_gateway(folder: Path, requests: int, days_before: int = 0) -> Gateway
     folder.mkdir()
     copy_ledger(folder / "data")
     gateway = Gateway(folder, config=TEAM)
-    secret = {"BRIDGE_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz" * 2}  # signs the hash chain
+    secret = {
+        "BRIDGE_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz" * 2
+    }  # signs the hash chain
     gateway.environment |= secret
     fill_ledger(requests, {"BRIDGE_DATA_DIR": str(folder / "data")} | secret, days_before)
     return gateway

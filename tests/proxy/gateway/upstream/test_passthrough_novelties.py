@@ -27,7 +27,10 @@ NOVELTIES = {
     "a block in a tool result": {
         "messages": [
             {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "n", "input": {}}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t", "name": "n", "input": {}}],
+            },
             {
                 "role": "user",
                 "content": [{"type": "tool_result", "tool_use_id": "t", "content": [HOLOGRAM]}],
