@@ -33,8 +33,8 @@ TOKENS_PER_MESSAGE: Final = 4
 TOKENS_PER_CALL: Final = 12
 """Beside its name and its arguments."""
 CALL_CHARACTERS: Final = round(TOKENS_PER_CALL * CHARACTERS_PER_TOKEN)
-"""The same for streams, which count characters. Estimated outputs of recorded answers are 1.02 of
-what was reported (calls and text of OpenAI's APIs): ``python -m benchmarks.output_estimate``."""
+"""The same for streams, which count characters. ``python -m benchmarks.output_estimate`` compares
+estimated outputs of recorded answers with what was reported."""
 TOKENS_PER_TOOL: Final = 12
 TOKENS_PER_REQUEST: Final = 24
 

@@ -79,6 +79,7 @@ class UpstreamModels:
         self._fetch = fetch
         self._names: dict[tuple[str, str], Sequence[str]] = {}
         self._asked_at: dict[tuple[str, str], float] = {}
+        self._running: set[asyncio.Task[None]] = set()  # the loop keeps no task alive by itself
 
     async def names(self, server: UpstreamServer) -> Sequence[str]:
         """Return the names that the upstream listed last; none if it has no list."""
@@ -91,7 +92,9 @@ class UpstreamModels:
                 oldest = next(iter(self._asked_at))
                 del self._asked_at[oldest]
                 self._names.pop(oldest, None)
-            refresh = asyncio.ensure_future(self._refresh(key, server))
+            refresh = asyncio.create_task(self._refresh(key, server))
+            self._running.add(refresh)
+            refresh.add_done_callback(self._running.discard)
             await asyncio.wait({refresh}, timeout=WAIT_S)
         return self._names.get(key, ())
 

@@ -6,11 +6,12 @@ beside each contains the answers of that version, and the digests of its migrati
 """
 
 import json
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,12 +149,13 @@ def comparable(value: Any) -> Any:
     return {name: comparable(one) for name, one in value.items() if name not in VOLATILE}
 
 
-def is_same_amount(expected: Any, found: Any) -> bool:
-    """Whether both are the same decimal number as text, however many zeros it ends with."""
-    try:
-        return isinstance(expected, str) and Decimal(expected) == Decimal(found)
-    except (InvalidOperation, TypeError):
-        return False
+AMOUNT = re.compile(r"_usd$|\.cost_parts\.\w+$")
+
+
+def is_same_amount(path: str, expected: Any, found: Any) -> bool:
+    """Whether ``path`` is an amount in dollars, and differs only by zeros at its end."""
+    is_amount = AMOUNT.search(path) and isinstance(expected, str) and isinstance(found, str)
+    return bool(is_amount) and Decimal(expected) == Decimal(found)
 
 
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
@@ -167,5 +169,5 @@ def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
             yield from differences(one, other, f"{path}[{number}]")
-    elif expected != found and not is_same_amount(expected, found):
+    elif expected != found and not is_same_amount(path, expected, found):
         yield f"{path}: {str(expected)[:200]} became {str(found)[:200]}"
