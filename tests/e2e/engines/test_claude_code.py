@@ -135,4 +135,4 @@ def test_claude_code_runs_a_tool_of_a_real_engine(engine_gateway, claude, tmp_pa
     assert (call["name"], call["input"]["command"]) == ("Bash", "cat note.txt")
     (result,) = [block for block in done.blocks("user") if block["type"] == "tool_result"]
     assert (result["tool_use_id"], result["content"]) == (call["id"], "the note says seven")
-    assert output[-1] == {"type": "text", "text": "The tool has answered; I am done."}
+    assert (output[-1]["type"], output[-1]["text"]) == ("text", "The tool has answered; I am done.")
