@@ -34,9 +34,3 @@ class LazyAdminConfig(SimpleAdminConfig):
 def _check_pages(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     autodiscover()
     return check_admin_app(app_configs, **kwargs)
-
-
-class CommandsConfig(AppConfig):
-    """The commands that replace commands of Django."""
-
-    name = "bridge_project"

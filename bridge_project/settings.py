@@ -100,7 +100,6 @@ INSTALLED_APPS = [
     # This precedes the admin, because Unfold replaces admin templates.
     "bridge_project.apps.UnfoldConfig",
     "bridge_project.apps.LazyAdminConfig",
-    "bridge_project.apps.CommandsConfig",  # precedes auth, because it replaces a command of it
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

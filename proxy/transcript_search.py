@@ -15,6 +15,8 @@ from proxy.encryption.bodies import has_key
 from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.search.query import parse_query
 from proxy.ledger.search.search import Page, Result, search
+from proxy.models import Exchange
+from proxy.models.ledger_names import LedgerNames, key_ids, person_ids, team_ids
 from proxy.permissions.readings import SEARCHED_FOR, record_found, record_search
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.times import rfc3339
@@ -50,9 +52,12 @@ class Filters:
 
     def condition(self) -> Q:
         condition = Q()
-        for column, value in (("team", self.team), ("key_name", self.key), ("user", self.user)):
-            if value:
-                condition &= Q(**{column: value})
+        if self.team:
+            condition &= Q(team__in=team_ids(self.team))
+        if self.key:
+            condition &= Q(key_id__in=key_ids(self.key))
+        if self.user:
+            condition &= Q(user__in=person_ids(self.user))
         if self.model:
             condition &= Q(model_requested=self.model) | Q(model_upstream=self.model)
         if self.since is not None:
@@ -74,7 +79,7 @@ def result_row(result: Result) -> dict[str, Any]:
     return {
         "request_id": row.pk,
         "created_at": rfc3339(row.created, "milliseconds"),
-        **caller_references(row.team, row.key_id, row.key_name, row.user),
+        **caller_references(row.names, row.key_id),
         "session_id": row.session_id or None,
         "model_requested": row.model_requested,
         "model_upstream": row.model_upstream or None,
@@ -117,7 +122,8 @@ def search_transcripts(
         visible_exchanges(reader).filter(filters.condition()),
         limit=limit,
         below=below,
-        teams=[filters.team] if filters.team else [],
+        teams=team_ids(filters.team) if filters.team else [],
     )
+    Exchange.load_names([one.exchange for one in page.results], LedgerNames())
     record_found(reader, query.text, [one.exchange for one in page.results], reason=reason)
     return page

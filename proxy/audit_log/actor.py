@@ -17,14 +17,16 @@ from django.utils.decorators import sync_and_async_middleware
 
 from proxy.models import ApiKey
 from proxy.models.audit import ActorKind
+from proxy.models.ledger_names import person_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who acts, with names that stay readable when the rows are deleted."""
+    """Who acts."""
 
     kind: ActorKind
     user: str = ""
+    """The id of a person, or the name of the operating-system user of a command."""
     key: str = ""
     command: str = ""
     address: str = ""
@@ -56,11 +58,10 @@ def actor_of_request(request: HttpRequest) -> Actor:
     address = str(request.META.get("REMOTE_ADDR") or "")[:45]
     key = getattr(request, "auth", None)
     if isinstance(key, ApiKey):
-        owner = key.user.get_username() if key.user else ""
-        return Actor(kind=ActorKind.KEY, user=owner, key=str(key), address=address)
+        return Actor(kind=ActorKind.KEY, user=person_id(key.user), key=str(key), address=address)
     signed_in = getattr(request, "user", None)
     if signed_in is not None and signed_in.is_authenticated:
-        return Actor(kind=ActorKind.USER, user=signed_in.get_username(), address=address)
+        return Actor(kind=ActorKind.USER, user=person_id(signed_in), address=address)
     return Actor(kind=ActorKind.SYSTEM, address=address)
 
 

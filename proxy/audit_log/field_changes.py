@@ -19,7 +19,9 @@ from proxy.models.setup.upstreams import SEALED
 
 from .record import Fields, Secret, changes_between, record
 
-UNRECORDED: Final = frozenset({"id", "created", "last_used", "last_login", "date_joined"})
+UNRECORDED: Final = frozenset(
+    {"id", "ledger_id", "created", "last_used", "last_login", "date_joined"}
+)
 """Fields that are not settings; a save that changes no other field has no entry."""
 
 SECRETS: Final = frozenset({"digest", "password", "extra_body", "url"})

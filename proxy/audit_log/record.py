@@ -48,8 +48,9 @@ def record(
 
     Call it in the transaction of the change, or before a response shows what was read, so that
     nothing happens without an entry. ``before`` and ``after`` are field values; the entry has those
-    that differ. ``subject`` is the user whose data was read and ``team`` the object's team: by
-    default, both are those of ``obj``. ``reason`` is why the actor reads a transcript.
+    that differ. ``subject`` is the person whose data was read and ``team`` the object's team, both
+    by their ids in the ledger: by default, those of ``obj``. ``reason`` is why the actor reads a
+    transcript.
     """
     actor = actor or current_actor()
     return AuditEntry.objects.create(
@@ -94,14 +95,14 @@ def changes_between(before: Fields, after: Fields) -> dict[str, Any]:
 
 
 def team_of(obj: models.Model | None) -> str:
-    """Return the name of the team to which an object belongs; "" for an object of no single team.
+    """Return the ledger id of the team to which an object belongs; "" without a single team.
 
     Objects without a team of their own have the team of the key or the route they belong to.
     """
     if obj is None:
         return ""
     if isinstance(obj, Team):
-        return obj.name
+        return obj.ledger_id
     for name in ("team", "key", "route"):
         owner = _owner(obj, name)
         if isinstance(owner, models.Model):
@@ -120,7 +121,7 @@ def _owner(obj: models.Model, name: str) -> Any:
 
 
 def subject_of(action: Action, obj: models.Model | None) -> str:
-    """Return the user whose transcript was read or exported; "" for other actions."""
+    """Return the id of the person whose transcript was read or exported; "" for other actions."""
     if action not in {Action.READ, Action.EXPORT}:
         return ""
     user = getattr(obj, "user", "")

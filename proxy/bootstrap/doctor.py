@@ -228,7 +228,7 @@ def _last_request() -> Finding:
     sent_to = f"model {last.model_upstream} of {last.upstream}" if last.upstream else "no upstream"
     text = (
         f"the last request was received at {last.created:%Y-%m-%d %H:%M:%S} UTC from {client} with "
-        f"key {last.team}/{last.key_name}: {last.model_requested or 'no model'}, sent to "
+        f"key {last.names.team}/{last.names.key}: {last.model_requested or 'no model'}, sent to "
         f"{sent_to}, {last.outcome or 'running'}"
     )
     return Finding("traffic", ok=None, text=text)

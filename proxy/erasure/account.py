@@ -18,11 +18,14 @@ from proxy.models import (
     AuditEntry,
     Budget,
     Export,
+    FormerName,
     IdempotentWrite,
+    NameKind,
     Purge,
     Revision,
     SavedReport,
     SavedView,
+    UsageByCallerDay,
     WebhookDelivery,
     WebhookEvent,
 )
@@ -36,7 +39,7 @@ TEXTS: Final[Sequence[tuple[type[models.Model], tuple[str, ...]]]] = (
     (SavedReport, ("query",)),
     (SavedView, ("query",)),
 )
-"""The columns of other tables in which names of users occur."""
+"""The columns of other tables in which names, or ids, of users occur."""
 
 
 def revoke_keys(person: Person) -> None:
@@ -80,6 +83,7 @@ def erase(person: Person, cause: Cause) -> int:
         )  # fmt: skip
     for user in _users().filter(pk=person.user_id):
         user.delete()
+    _forget_names(person)
     Revision.bump()
     changed = _replace_in_audit_log(person, cause)
     _replace_in_events(person)
@@ -89,6 +93,15 @@ def erase(person: Person, cause: Cause) -> int:
     for row in apps.get_model("admin", "LogEntry").objects.iterator():
         _replace(row, person, ("object_repr", "change_message"))
     return changed
+
+
+def _forget_names(person: Person) -> None:
+    """Delete the names that were kept for the rows of the person and of the person's old keys."""
+    own = UsageByCallerDay.objects.filter(user__in=(person.id, person.pseudonym))
+    keys = own.exclude(key_id=None).values_list("key_id", flat=True).distinct()
+    kept = Q(kind=NameKind.USER, ident=person.id)
+    kept |= Q(kind=NameKind.KEY, ident__in=[str(pk) for pk in keys])
+    FormerName.objects.filter(kept).delete()
 
 
 def _users() -> Any:
@@ -117,12 +130,15 @@ def audit_entries(person: Person) -> Iterator[tuple[AuditEntry, list[str]]]:
     """Yield the entries that name the person, changed but not saved, with the changed columns."""
     keys = {name: new_name_of(pk, name) for pk, name in person.keys.items()}
     entries = AuditEntry.objects.filter(created__lte=person.until)
-    about = entries.filter(Q(user=person.name) | Q(subject=person.name))
+    about = entries.filter(Q(user=person.id) | Q(subject=person.id))
     searches = {searched_words(detail) for detail in about.values_list("detail", flat=True)} - {""}
     for entry in entries.iterator():
         before = {name: getattr(entry, name) for name in AUDIT_COLUMNS}
-        if entry.user == person.name:
+        if entry.user == person.id:
             entry.address = ""
+        for name in ("user", "subject"):
+            if getattr(entry, name) == person.id:
+                setattr(entry, name, person.pseudonym)
         if (words := searched_words(entry.detail)) in searches:
             entry.detail = entry.detail.replace(words, "erased words", 1)
         entry.key = keys.get(entry.key, entry.key)

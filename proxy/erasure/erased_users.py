@@ -1,7 +1,8 @@
 """The list of erased users, a file in the data directory: restoring a database does not change it.
 
-Each line has the keyed digest of a name and the time until which its data was erased (Unix
-seconds). It contains no name. After the restore of an older backup, the users are erased again.
+Each line has the keyed digest of an id in the ledger and the time until which its data was erased
+(Unix seconds). It contains no id and no name. After the restore of an older backup, the users are
+erased again.
 """
 
 import os
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
+from django.db.models import QuerySet
 
 from proxy.conf import conf
-from proxy.models import UsageByCallerDay
+from proxy.models import FormerName, NameKind, UsageByCallerDay, ledger_names
 from proxy.secrets import ConfigError
 
 from .person import MARK, Person, digest_of
@@ -26,7 +27,7 @@ def add(person: Person) -> None:
     try:
         file = os.open(_path(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            line = f"{digest_of(person.name)} {person.until.timestamp():.6f}\n"
+            line = f"{digest_of(person.id)} {person.until.timestamp():.6f}\n"
             os.write(file, line.encode())
             os.fsync(file)
         finally:
@@ -64,26 +65,31 @@ def people_with_data() -> list[Person]:
     erased = read()
     if not erased:
         return []
-    users = get_user_model()._default_manager  # noqa: SLF001 - documented by Django
-    names = set(users.values_list("username", flat=True))
-    names.update(UsageByCallerDay.objects.values_list("user", flat=True).distinct())
+    ids = set(ledger_names.Person.objects.values_list("pk", flat=True))
+    ids.update(_former_users().values_list("ident", flat=True))
+    ids.update(UsageByCallerDay.objects.values_list("user", flat=True).distinct())
     found = []
-    for name in sorted(each for each in names if each and not each.startswith(MARK)):
+    for ident in sorted(each for each in ids if each and not each.startswith(MARK)):
         for root in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
-            until = erased.get(digest_of(name, root))
-            if until is not None and has_data(name, until):
-                found.append(Person.load(name, until))
+            until = erased.get(digest_of(ident, root))
+            if until is not None and has_data(ident, until):
+                found.append(Person.load(ident, until))
                 break
     return found
 
 
-def has_data(name: str, until: datetime) -> bool:
-    """Return whether a user or a request of this name from before ``until`` exists."""
-    users = get_user_model()._default_manager  # noqa: SLF001 - documented by Django
+def has_data(ident: str, until: datetime) -> bool:
+    """Return whether the person's name or a request of the person from before ``until`` exists."""
+    account = ledger_names.Person.objects.filter(pk=ident, user__date_joined__lte=until)
     return (
-        users.filter(username=name, date_joined__lte=until).exists()
-        or UsageByCallerDay.objects.filter(user=name, start__lte=until).exists()
+        account.exists()
+        or _former_users().filter(ident=ident).exists()
+        or UsageByCallerDay.objects.filter(user=ident, start__lte=until).exists()
     )
+
+
+def _former_users() -> "QuerySet[FormerName]":
+    return FormerName.objects.filter(kind=NameKind.USER)
 
 
 def _path() -> Path:

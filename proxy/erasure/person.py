@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Self
 
-from django.contrib.auth import get_user_model
 from django.db.models import Q
 
 from proxy.ledger.posting.exchange_columns import AnyRow
-from proxy.models import ApiKey, Identity, SavedReport
+from proxy.models import ApiKey, FormerName, Identity, NameKind, SavedReport, ledger_names
 from proxy.secrets import derive
 
 MARK: Final = "erased-"
@@ -56,9 +55,11 @@ def pseudonym_of(text: str) -> str:
 class Person:
     """A user, whose account may be deleted already, with the user's keys."""
 
+    id: str
+    """The id in the ledger, see ``ledger_names``."""
     name: str
     until: datetime
-    """Only older data is erased: a new user may have the same name later."""
+    """Only older data is erased: a user of 1.0 may have got the name, and so the id, later."""
     user_id: int | None
     keys: Mapping[int, str]
     """The keys that belong to the user: id -> ``team/name``."""
@@ -69,21 +70,25 @@ class Person:
     """The names of the person that are replaced in texts: user name, e-mail address, full name."""
 
     @classmethod
-    def load(cls, name: str, until: datetime | None = None) -> Self:
+    def load(cls, ident: str, until: datetime | None = None) -> Self:
         """Load the account and its keys; without an account, only the name is known.
 
         Without ``until``, requests count that begin before the revoked keys stop working.
         """
         until = until or datetime.now(UTC) + REVOKED_WITHIN
-        users = get_user_model()._default_manager  # noqa: SLF001 - documented by Django
-        user = users.filter(username=name, date_joined__lte=until).first()
-        if user is None:
-            return cls(name, until, None, {}, "", frozenset(), (name,))
+        account = ledger_names.Person.objects.filter(pk=ident, user__date_joined__lte=until)
+        known = account.select_related("user").first()
+        if known is None:
+            former = FormerName.objects.filter(kind=NameKind.USER, ident=ident).first()
+            name = former.name if former is not None else ident
+            return cls(ident, name, until, None, {}, "", frozenset(), (name,))
+        user, name = known.user, known.user.get_username()
         keys = ApiKey.objects.filter(user=user).select_related("team")
         texts = [name, user.email]
         if user.first_name and user.last_name:
             texts.append(f"{user.first_name} {user.last_name}")
         return cls(
+            ident,
             name,
             until,
             user.pk,
@@ -95,24 +100,24 @@ class Person:
 
     @cached_property
     def pseudonym(self) -> str:
-        return pseudonym_of(self.name)
+        return pseudonym_of(self.id)
 
     def is_owner(self, user: str, key_id: int | None) -> bool:
         """Whether a request with this user and key is the person's.
 
         A row without a user is the person's if the key is; another user's row never is.
         """
-        return user == self.name or (not user and key_id in self.keys)
+        return user == self.id or (not user and key_id in self.keys)
 
     @property
     def is_of_person(self) -> Q:
         """The condition of ``is_owner`` for tables with the columns ``user`` and ``key_id``."""
-        return Q(user=self.name) | Q(user="", key_id__in=list(self.keys))
+        return Q(user=self.id) | Q(user="", key_id__in=list(self.keys))
 
     def dimensions(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the new values of those columns that also are dimensions of the sums."""
         changed: dict[str, Any] = {"user": self.pseudonym}
-        if "key_name" in values:
+        if values.get("key_name"):
             changed["key_name"] = key_name_of(values.get("key_id"))
         for column in RENAMED:
             if column in values:

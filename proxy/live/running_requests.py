@@ -9,10 +9,12 @@ class LiveRow(TypedDict):
 
     id: str
     age_ms: float
-    team: str
+    team: str  # its name
+    team_id: str  # Team.ledger_id
     key_id: int | None
     key: str
-    user: str
+    user: str  # the user's name
+    user_id: str  # Person.pk; empty: a key of the team
     client: str
     session: str
     agent: str
@@ -110,4 +112,4 @@ def stop_selected(order: StopOrder) -> None:
 
 def seen_by(row: LiveRow) -> dict[str, Any]:
     """Return the columns of the row that decide who may see it, for ``proxy.permissions``."""
-    return {"team": row["team"], "key_id": row["key_id"], "user": row["user"]}
+    return {"team": row["team_id"], "key_id": row["key_id"], "user": row["user_id"]}

@@ -20,6 +20,7 @@ from .ledger import (
     TokenSource,
     Transcript,
 )
+from .ledger_names import CallerNames, FormerName, NameKind, Person
 from .oidc_identity import Identity
 from .outcomes import CountedToolCall, SessionOutcomeDay
 from .purges import Purge, PurgeState
@@ -57,6 +58,7 @@ __all__ = [
     "BodyKeyUse",
     "Budget",
     "BudgetNotice",
+    "CallerNames",
     "ConnectionReuse",
     "CopiedTable",
     "CountedToolCall",
@@ -69,17 +71,20 @@ __all__ = [
     "Exchange",
     "Export",
     "ExportState",
+    "FormerName",
     "HashChainLink",
     "IdempotentWrite",
     "Identity",
     "LedgerHead",
     "LinkKind",
     "ModelLesson",
+    "NameKind",
     "OnClientDisconnect",
     "Outcome",
     "Part",
     "Pause",
     "Period",
+    "Person",
     "PolicyAction",
     "PolicyKind",
     "Price",

@@ -1,9 +1,13 @@
 """The audit log: who changed, read, exported or stopped what, when and from where."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from django.db import models
+from django.utils.functional import cached_property
 from django.utils.timezone import now
+
+from .ledger_names import EntryNames, LedgerNames, person_ids
 
 
 class Action(models.TextChoices):
@@ -33,6 +37,8 @@ class ActorKind(models.TextChoices):
     SYSTEM = "system", "The gateway itself"
 
 
+PERSONS: Final = (ActorKind.USER, ActorKind.KEY)
+"""The actors whose ``user`` is the id of a person."""
 MAX_DETAIL: Final = 500
 MAX_REASON: Final = 500
 
@@ -40,7 +46,8 @@ MAX_REASON: Final = 500
 class AuditEntry(models.Model):
     """One entry of the audit log.
 
-    The entry has names instead of foreign keys, so it stays when the user or the object is deleted.
+    The entry has no foreign keys, so it stays when the user or the object is deleted. The teams and
+    persons whom permissions depend on are ids of the ledger, see ``ledger_names``.
     No page and no API changes or deletes an entry; entries older than the log's retention are
     deleted with the daily purge.
     """
@@ -48,7 +55,8 @@ class AuditEntry(models.Model):
     created = models.DateTimeField(default=now)
     action = models.CharField(max_length=16, choices=Action.choices)
     actor_kind = models.CharField(max_length=8, choices=ActorKind.choices)
-    # The signed-in user, the user of the key, or the operating-system user of the command.
+    # Person.pk of the signed-in user or of the user of the key; of a command, the name of the
+    # operating-system user.
     user = models.CharField(max_length=150, blank=True)
     # "team/name" of the gateway key with which a request was sent; empty for other actors.
     key = models.CharField(max_length=140, blank=True)
@@ -57,8 +65,9 @@ class AuditEntry(models.Model):
     model = models.CharField(max_length=40, blank=True)  # kind of the object, such as "team"
     object_id = models.CharField(max_length=64, blank=True)
     object_name = models.CharField(max_length=200, blank=True)
-    team = models.CharField(max_length=64, blank=True)  # the object's team; empty: no single team
-    # The user whose data was read; empty for other actions.
+    # Team.ledger_id of the object; empty: no single team
+    team = models.CharField(max_length=64, blank=True)
+    # Person.pk of the user whose data was read; empty for other actions.
     subject = models.CharField(max_length=150, blank=True)
     # {"field": {"before": ..., "after": ...}}; a secret is only {"changed": true}.
     changes = models.JSONField(default=dict, blank=True)
@@ -84,8 +93,32 @@ class AuditEntry(models.Model):
     @property
     def actor(self) -> str:
         """Return the actor as text: the user, the key with its user, or the command."""
+        user = self.names.user
         if self.actor_kind == ActorKind.KEY:
-            return f"key {self.key}" + (f" of {self.user}" if self.user else "")
+            return f"key {self.key}" + (f" of {user}" if user else "")
         if self.actor_kind == ActorKind.COMMAND:
-            return f"manage.py {self.command}" + (f" by {self.user}" if self.user else "")
-        return self.user or "gateway"
+            return f"manage.py {self.command}" + (f" by {user}" if user else "")
+        return user or "gateway"
+
+    @cached_property
+    def names(self) -> EntryNames:
+        """The names that are shown; ``with_names`` looks up those of many entries."""
+        self.load_names([self], LedgerNames())
+        names: EntryNames = self.__dict__["names"]
+        return names
+
+    @staticmethod
+    def load_names(entries: "Sequence[AuditEntry]", names: LedgerNames) -> None:
+        teams = names.teams.load(entry.team for entry in entries)
+        people = (ident for entry in entries for ident in (entry.user, entry.subject))
+        persons = names.persons.load(people)
+        for entry in entries:
+            is_person = entry.actor_kind in PERSONS
+            user = persons[entry.user] if is_person else entry.user
+            entry.__dict__["names"] = EntryNames(teams[entry.team], user, persons[entry.subject])
+
+    @classmethod
+    def acted_by(cls, name: str) -> models.Q:
+        """Match the entries that show this name as who acted."""
+        persons = models.Q(actor_kind__in=PERSONS, user__in=person_ids(name))
+        return persons | (~models.Q(actor_kind__in=PERSONS) & models.Q(user=name))

@@ -1,8 +1,12 @@
 """The ledger: a row for each accepted request, its transcript in parts, and the hash chain."""
 
+from collections.abc import Sequence
+
 from django.db import models
+from django.utils.functional import cached_property
 
 from .encrypted_text import BodyTextField
+from .ledger_names import CallerNames, LedgerNames
 
 
 class State(models.TextChoices):
@@ -48,8 +52,8 @@ def token_source_field() -> "models.CharField[str, str]":
 class Exchange(models.Model):
     """A client's request and its result.
 
-    Teams, keys and upstreams are stored by name or id, without foreign keys, so rows stay readable
-    when these are deleted.
+    Team, key and person are stored by id, see ``ledger_names``, and upstreams by name, without
+    foreign keys, so rows stay when these are deleted.
     """
 
     id = models.CharField(max_length=30, primary_key=True)  # "req_" + ULID; sorted by time
@@ -72,10 +76,11 @@ class Exchange(models.Model):
     upstream_ms = models.FloatField(null=True)
     overhead_ms = models.FloatField(null=True)  # time in the gateway before the upstream call
 
-    team = models.CharField(max_length=64)
+    team = models.CharField(max_length=64)  # Team.ledger_id
     key_id = models.BigIntegerField(null=True)  # ApiKey.pk; no foreign key: keys may be deleted
-    key_name = models.CharField(max_length=64)
-    user = models.CharField(max_length=150, blank=True)
+    # Only in rows of earlier versions, whose digests cover it: the name is shown by ``key_id``.
+    key_name = models.CharField(max_length=64, blank=True)
+    user = models.CharField(max_length=150, blank=True)  # Person.pk; empty: a key of the team
     session_id = models.CharField(max_length=200, blank=True)
     agent_id = models.CharField(max_length=200, blank=True)
     parent_agent_id = models.CharField(max_length=200, blank=True)
@@ -184,6 +189,19 @@ class Exchange(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @cached_property
+    def names(self) -> CallerNames:
+        """The names of the team, key and person; ``with_names`` looks up those of many rows."""
+        self.load_names([self], LedgerNames())
+        names: CallerNames = self.__dict__["names"]
+        return names
+
+    @staticmethod
+    def load_names(rows: "Sequence[Exchange]", names: LedgerNames) -> None:
+        callers = ((row.team, row.key_id, row.user) for row in rows)
+        for row, own in zip(rows, names.of_callers(callers), strict=True):
+            row.__dict__["names"] = own if own.key else own._replace(key=row.key_name)
 
 
 class Part(models.Model):

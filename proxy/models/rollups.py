@@ -65,11 +65,11 @@ class UsageCounts(models.Model):
 
 
 class CallerDimensions(models.Model):
-    """The dimensions of the caller. A blank value means unknown or none."""
+    """The dimensions of the caller, by id, see ``ledger_names``. Blank: unknown or none."""
 
     team = name_field()
     key_id = models.BigIntegerField(null=True)
-    key_name = name_field()
+    key_name = name_field()  # only in sums of earlier versions, whose digests cover it
     user = name_field(150)
     client_name = name_field()
 

@@ -15,7 +15,7 @@ class WebhookEvent(models.Model):
 
     id = models.CharField(max_length=40, primary_key=True)  # "evt_" + ULID: the webhook-id
     type = models.CharField(max_length=40)
-    team = models.CharField(max_length=64, blank=True)  # empty: the event belongs to no team
+    team = models.CharField(max_length=64, blank=True)  # Team.ledger_id; empty: of no team
     created = models.DateTimeField(db_index=True)
     # The JSON body: each attempt sends the same bytes.
     body = models.TextField()

@@ -24,6 +24,7 @@ from proxy.audit_log import Action, current_request, record
 from proxy.conf import conf
 from proxy.models import Exchange
 from proxy.models.audit import MAX_REASON
+from proxy.models.ledger_names import person_ids, team_ids
 
 from .row_permissions import Reader, is_own
 
@@ -123,15 +124,17 @@ def _objects_of(row: Exchange) -> list[ReadObject]:
 def record_search(
     reader: Reader, words: str, *, detail: str, user: str, team: str, reason: str = ""
 ) -> None:
-    """Record a search for the words in transcripts; ``user`` and ``team`` are filters or empty.
+    """Record a search for the words in transcripts; ``user`` and ``team`` are names or empty.
 
     A reader who can find only the reader's own texts needs no reason. Raises ReasonRequired.
     """
-    finds_others = reader.may_report and not (user and user == reader.user)
+    finds_others = reader.may_report and not (user and person_ids(user) == [reader.user])
     read = ReadObject(Kind.SEARCH, words)
     needed = conf.reading_needs_reason and finds_others
     given = _require_reason([read], reason, needed=needed)
-    record(Action.SEARCH, detail=detail, subject=user, team=team, reason=given)
+    for subject in (user and person_ids(user)) or [user]:
+        for one in (team and team_ids(team)) or [team]:
+            record(Action.SEARCH, detail=detail, subject=subject, team=one, reason=given)
 
 
 def searched_words(detail: str) -> str:

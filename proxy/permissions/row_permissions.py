@@ -25,6 +25,7 @@ from proxy.models import (
     Webhook,
     WebhookDelivery,
 )
+from proxy.models.ledger_names import person_id
 
 from .roles import OWN_REQUESTS
 from .team_grants import leads_all_teams, teams_of
@@ -42,8 +43,9 @@ class Reader:
 
     everything: bool = False
     teams: frozenset[str] = field(default_factory=frozenset)
+    """The ledger ids of the teams whose rows are visible."""
     user: str = ""
-    """The name of the user whose rows are visible; empty if the caller is a key."""
+    """The ledger id of the person whose rows are visible; empty if the caller is a key."""
     key_id: int | None = None
     """The id of the key whose rows are visible; None if the caller is a user."""
     label: str = ""
@@ -65,7 +67,7 @@ def reader_of_key(key: ApiKey) -> Reader:
     if Scope.ADMIN in key.scopes:
         return Reader(everything=True, key_id=key.pk, label=label)
     if READ_TEAM.intersection(key.scopes):
-        return Reader(teams=frozenset({key.team.name}), key_id=key.pk, label=label)
+        return Reader(teams=frozenset({key.team.ledger_id}), key_id=key.pk, label=label)
     return Reader(key_id=key.pk, label=label)
 
 
@@ -74,7 +76,7 @@ def config_reader_of_key(key: ApiKey) -> Reader:
     if Scope.CONFIG_WRITE in key.scopes:
         return Reader(everything=True, key_id=key.pk, label=f"key:{key.pk}")
     if Scope.KEYS_WRITE in key.scopes and Scope.ADMIN not in key.scopes:
-        return Reader(teams=frozenset({key.team.name}), key_id=key.pk, label=f"key:{key.pk}")
+        return Reader(teams=frozenset({key.team.ledger_id}), key_id=key.pk, label=f"key:{key.pk}")
     return reader_of_key(key)
 
 
@@ -85,12 +87,12 @@ def reader_of_user(user: Any) -> Reader:
     only the user's own rows.
     """
     label = f"user:{user.pk}"
-    name = str(user.get_username())
+    own = person_id(user)
     if not (user.is_active and user.is_staff and user.has_perm(VIEW_LEDGER)):
-        return Reader(user=name, label=label)
+        return Reader(user=own, label=label)
     if leads_all_teams(user):
-        return Reader(everything=True, user=name, label=label)
-    return Reader(teams=teams_of(user), user=name, label=label)
+        return Reader(everything=True, user=own, label=label)
+    return Reader(teams=teams_of(user), user=own, label=label)
 
 
 def can_open_admin(user: Any) -> bool:
@@ -142,13 +144,13 @@ def visible_exchanges(reader: Reader) -> QuerySet[Exchange]:
 
 def visible_teams(reader: Reader) -> QuerySet[Team]:
     teams = Team.objects.all()
-    return teams if reader.everything else teams.filter(name__in=reader.teams)
+    return teams if reader.everything else teams.filter(ledger_id__in=reader.teams)
 
 
 def led_teams(user: Any) -> QuerySet[Team]:
     """Return the teams that the user's groups name, also for a user who may not see the ledger."""
     teams = Team.objects.all()
-    return teams if leads_all_teams(user) else teams.filter(name__in=teams_of(user))
+    return teams if leads_all_teams(user) else teams.filter(ledger_id__in=teams_of(user))
 
 
 def visible_budgets(reader: Reader) -> QuerySet[Budget]:
@@ -157,9 +159,9 @@ def visible_budgets(reader: Reader) -> QuerySet[Budget]:
     budgets = budgets.prefetch_related("key__retiring")
     if reader.everything:
         return budgets
-    condition = Q(team__name__in=reader.teams) | Q(key__team__name__in=reader.teams)
+    condition = Q(team__ledger_id__in=reader.teams) | Q(key__team__ledger_id__in=reader.teams)
     if reader.user:
-        condition |= Q(user__username=reader.user) | Q(key__user__username=reader.user)
+        condition |= Q(user__person=reader.user) | Q(key__user__person=reader.user)
     if reader.key_id is not None:
         condition |= Q(key=reader.key_id) | Q(key__retiring=reader.key_id)
     return budgets.filter(condition)
@@ -168,7 +170,7 @@ def visible_budgets(reader: Reader) -> QuerySet[Budget]:
 def visible_webhooks(reader: Reader) -> QuerySet[Webhook]:
     """Return the webhooks of the reader's teams; those of no team only if all rows are visible."""
     webhooks = Webhook.objects.select_related("team")
-    return webhooks if reader.everything else webhooks.filter(team__name__in=reader.teams)
+    return webhooks if reader.everything else webhooks.filter(team__ledger_id__in=reader.teams)
 
 
 def visible_saved_reports(reader: Reader) -> QuerySet[SavedReport]:
@@ -177,9 +179,9 @@ def visible_saved_reports(reader: Reader) -> QuerySet[SavedReport]:
     The own reports of a gateway key are those of the user whom the key belongs to.
     """
     reports = SavedReport.objects.select_related("team", "user")
-    shared = Q(user=None) if reader.everything else Q(team__name__in=reader.teams)
+    shared = Q(user=None) if reader.everything else Q(team__ledger_id__in=reader.teams)
     if reader.user:
-        own = Q(user__username=reader.user)
+        own = Q(user__person=reader.user)
     else:
         own = Q(
             user__in=ApiKey.objects.filter(pk=reader.key_id or 0, user__isnull=False).values("user")
@@ -193,7 +195,7 @@ def visible_deliveries(reader: Reader) -> QuerySet[WebhookDelivery]:
     if reader.everything:
         return deliveries
     mails = Q(webhook=None, event__team__in=reader.teams)
-    return deliveries.filter(Q(webhook__team__name__in=reader.teams) | mails)
+    return deliveries.filter(Q(webhook__team__ledger_id__in=reader.teams) | mails)
 
 
 def visible_entries(reader: Reader) -> QuerySet[AuditEntry]:
@@ -219,7 +221,7 @@ def visible_routes(user: Any) -> QuerySet[Route]:
     if leads_all_teams(user):
         return routes
     teams = teams_of(user)
-    return routes.filter(Q(team__name__in=teams) | Q(team=None)) if teams else routes.none()
+    return routes.filter(Q(team__ledger_id__in=teams) | Q(team=None)) if teams else routes.none()
 
 
 def visible_keys(reader: Reader) -> QuerySet[ApiKey]:
@@ -231,9 +233,9 @@ def visible_keys(reader: Reader) -> QuerySet[ApiKey]:
     if reader.everything:
         return keys
     return keys.filter(
-        Q(team__name__in=reader.teams)
+        Q(team__ledger_id__in=reader.teams)
         | Q(pk=reader.key_id)
-        | (Q(user__username=reader.user) if reader.user else Q(pk__in=()))
+        | (Q(user__person=reader.user) if reader.user else Q(pk__in=()))
     )
 
 
@@ -244,7 +246,7 @@ def as_seen_by(reader: Reader, key: ApiKey, dry_run: AdmissionDryRun) -> Admissi
     sees everything. The leader of a team sees the team's keys, but not the budget of a key's user,
     because that budget also counts the user's requests in other teams.
     """
-    own = reader.key_id == key.pk or bool(key.user and key.user.get_username() == reader.user)
+    own = reader.key_id == key.pk or bool(key.user and person_id(key.user) == reader.user)
     if own or reader.everything:
         return dry_run
     return without_figures(dry_run, set(visible_budgets(reader).values_list("pk", flat=True)))

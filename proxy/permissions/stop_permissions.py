@@ -21,7 +21,7 @@ MAX_NAME: Final = 140
 
 
 KINDS: Final[Mapping[str, tuple[type[Model], str]]] = {
-    "team": (Team, "team"),
+    "team": (Team, "team_id"),
     "key": (ApiKey, "key_id"),
     "upstream": (Upstream, "upstream"),
 }
@@ -56,4 +56,4 @@ def live_values(row: Any) -> list[str | int]:
     """Return the values of the live column for a row; a rotated key has one for each secret."""
     if isinstance(row, ApiKey):
         return [row.pk, *row.retiring.values_list("pk", flat=True)]
-    return [row.name]
+    return [row.ledger_id if isinstance(row, Team) else row.name]

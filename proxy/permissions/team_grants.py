@@ -4,7 +4,8 @@ A role such as ``owner`` says what a user may do, and these groups say where. A 
 group has no team, and may do no more than a member: with fewer groups, a user never sees more.
 
 The group of a team follows its name, and is deleted with it: it must not grant a later team of that
-name to the people of the earlier one.
+name to the people of the earlier one. Nor does a rename grant the team to people who already are in
+a group of the new name, which no team had.
 """
 
 from typing import Any
@@ -23,14 +24,21 @@ def leads_all_teams(user: Any) -> bool:
 
 
 def teams_of(user: Any) -> frozenset[str]:
-    """Return the names of the teams in whose groups the user is, without that of all teams."""
-    groups = _team_groups(user) - {ALL_TEAMS}
-    return frozenset(group.removeprefix(TEAM_GROUP) for group in groups)
+    """Return the ledger ids of the teams in whose groups the user is; not of all for ``team:*``."""
+    if not hasattr(user, "_teams"):
+        teams = Team.objects.filter(name__in=_names_of(user))
+        user._teams = frozenset(teams.values_list("ledger_id", flat=True))  # noqa: SLF001 - own attribute
+    found: frozenset[str] = user._teams  # noqa: SLF001 - own attribute
+    return found
 
 
 def granted_teams(user: Any) -> list[str]:
     """Return the names of the teams that the user's groups grant, ``["*"]`` for all teams."""
-    return ["*"] if leads_all_teams(user) else sorted(teams_of(user))
+    return ["*"] if leads_all_teams(user) else sorted(_names_of(user))
+
+
+def _names_of(user: Any) -> list[str]:
+    return [group.removeprefix(TEAM_GROUP) for group in _team_groups(user) - {ALL_TEAMS}]
 
 
 def has_team(user: Any) -> bool:
@@ -73,17 +81,10 @@ def _rename_group(instance: Team, **_: Any) -> None:
     before = instance.__dict__.pop("_saved_name", None)
     if before is None or before == instance.name:
         return
-    old = Group.objects.filter(name=f"{TEAM_GROUP}{before}").first()
-    if old is None:
-        return
-    new = Group.objects.filter(name=f"{TEAM_GROUP}{instance.name}").first()
-    if new is None:
-        old.name = f"{TEAM_GROUP}{instance.name}"
-        old.save()
-    else:
-        for user in old.user_set.all():
-            user.groups.add(new)
-        old.delete()
+    _delete_group(instance)  # of a team that is gone, or was never made
+    for group in Group.objects.filter(name=f"{TEAM_GROUP}{before}"):
+        group.name = f"{TEAM_GROUP}{instance.name}"
+        group.save()
 
 
 def _delete_group(instance: Team, **_: Any) -> None:

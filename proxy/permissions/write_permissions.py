@@ -35,6 +35,7 @@ from proxy.models import (
     Webhook,
     WebhookDelivery,
 )
+from proxy.models.ledger_names import person_id
 
 from .member_keys import allowed_count, limit_faults, member_limits
 from .roles import INVITE_MEMBERS, PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
@@ -154,7 +155,7 @@ def of_own_team(writer: Writer, row: Any) -> Iterator[Fault]:
 
 def of_own_team_or_name(writer: Writer, key: ApiKey | None) -> Iterator[Fault]:
     """Allow keys of the writer's teams, and the writer's own keys in any team."""
-    if key is None or key.user is None or key.user.get_username() != writer.username:
+    if key is None or key.user is None or key.user != writer.caller:
         yield from of_own_team(writer, key)
 
 
@@ -176,9 +177,9 @@ def own_key(writer: Writer, key: ApiKey | None) -> Iterator[Fault]:
     """Allow keys of the writer in a team of the writer, within the team's limits for members."""
     if key is None:
         return
-    if key.team.name not in writer.groups:
+    if key.team.ledger_id not in writer.groups:
         yield "team", f"you are not in the group 'team:{key.team.name}'"
-    if key.user is None or key.user.get_username() != writer.username:
+    if key.user is None or key.user != writer.caller:
         yield "user", "it is not your own key"
     yield from limit_faults(key)
 
@@ -192,7 +193,7 @@ def _grant_reading(scope: str) -> "Grant":
     """Return the rule of a scope that a caller grants who sees the rows of the team."""
 
     def reason(writer: Writer, team: Team) -> str:
-        if writer.reader.everything or team.name in writer.reader.teams:
+        if writer.reader.everything or team.ledger_id in writer.reader.teams:
             return ""
         return f"the scope {scope!r} reads the usage of {team.name!r}, which you may not see"
 
@@ -243,7 +244,11 @@ def delivery_of_own_team(writer: Writer, delivery: WebhookDelivery | None) -> It
     """Allow sending to webhooks of the writer's teams, and mails about budgets of these teams."""
     if delivery is None or writer.has_all_teams:
         return
-    team = delivery.event.team if delivery.webhook is None else str(delivery.webhook.team or "")
+    webhook = delivery.webhook
+    if webhook is None:
+        team = delivery.event.team
+    else:
+        team = webhook.team.ledger_id if webhook.team is not None else ""
     if team not in (writer.teams or ()):
         yield "webhook", "it does not belong to one of your teams"
 
@@ -333,9 +338,9 @@ def choices(caller: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
     if writer.teams is None:
         return rows
     if rows.model is Team:
-        return rows.filter(name__in=writer.teams)
+        return rows.filter(ledger_id__in=writer.teams)
     if rows.model is ApiKey:
-        return rows.filter(team__name__in=writer.teams)
+        return rows.filter(team__ledger_id__in=writer.teams)
     if rows.model is get_user_model():
         return rows.filter(pk__in=writer.people().values("pk"))
     return rows
@@ -357,7 +362,7 @@ def may_rotate(user: Any, key: ApiKey) -> bool:
 
 def own_key_teams(user: Any) -> list[Team]:
     """Return the teams of which this user is a member and may make keys for themselves."""
-    teams = Team.objects.filter(name__in=writer_of(user).groups)
+    teams = Team.objects.filter(ledger_id__in=writer_of(user).groups)
     return [team for team in teams if allowed_count(team)]
 
 
@@ -367,8 +372,8 @@ def may_invite(user: Any, team: Team | None = None) -> bool:
 
 
 def may_stop(user: Any, *, owner: str) -> bool:
-    """Whether this user may stop a running request of ``owner``, which may be the user."""
-    return bool(user.has_perm(f"proxy.{STOP_REQUESTS}") or owner == user.get_username())
+    """Whether this user may stop a running request of the person ``owner``, perhaps the user."""
+    return bool(user.has_perm(f"proxy.{STOP_REQUESTS}") or owner == person_id(user))
 
 
 def may_purge(user: Any) -> bool:

@@ -20,14 +20,13 @@ class Writer:
     caller: Any
     is_superuser: bool
     teams: frozenset[str] | None
-    """Names of the teams whose rows the user may write. None means all rows of the table."""
-    username: str
+    """Ledger ids of the teams whose rows the user may write. None: all rows of the table."""
     reader: Reader
     """What this user may see. A key that the user creates must not see more."""
 
     @property
     def groups(self) -> frozenset[str]:
-        """Names of the teams in whose group the user is; a gateway key is in no group."""
+        """Ledger ids of the teams in whose group the user is; a gateway key is in no group."""
         return frozenset() if isinstance(self.caller, ApiKey) else teams_of(self.caller)
 
     @property
@@ -35,7 +34,7 @@ class Writer:
         return self.teams is None
 
     def leads(self, team: Team) -> bool:
-        return self.teams is None or team.name in self.teams
+        return self.teams is None or team.ledger_id in self.teams
 
     def people(self) -> QuerySet[Any]:
         """Return the users to whom the writer may give a key: the writer and users of their teams.
@@ -46,10 +45,12 @@ class Writer:
         users = get_user_model().objects.all()
         if self.teams is None:
             return users
-        groups = [f"{TEAM_GROUP}{name}" for name in self.teams]
-        keys = ApiKey.objects.filter(team__name__in=self.teams, revoked=None, user__isnull=False)
+        teams = Team.objects.filter(ledger_id__in=self.teams)
+        groups = [f"{TEAM_GROUP}{team.name}" for team in teams]
+        keys = ApiKey.objects.filter(team__in=teams, revoked=None, user__isnull=False)
+        own = None if isinstance(self.caller, ApiKey) else self.caller.pk
         return users.filter(
-            Q(username=self.username)
+            Q(pk=own)
             | Q(pk__in=users.filter(groups__name__in=groups).values("pk"))
             | Q(pk__in=keys.values("user"))
         )
@@ -72,7 +73,6 @@ def _writer_of_user(user: Any) -> Writer:
         caller=user,
         is_superuser=user.is_superuser,
         teams=None if leads_all_teams(user) else teams_of(user),
-        username=user.get_username(),
         reader=reader_of_user(user),
     )
 
@@ -82,7 +82,6 @@ def _writer_of_key(key: ApiKey) -> Writer:
     return Writer(
         caller=key,
         is_superuser=False,
-        teams=None if covers_all else frozenset({key.team.name}),
-        username="",
+        teams=None if covers_all else frozenset({key.team.ledger_id}),
         reader=reader_of_key(key),
     )

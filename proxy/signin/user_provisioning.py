@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 
 from proxy.audit_log import Actor, acting_as, current_actor
 from proxy.models import ActorKind, Identity
+from proxy.models.ledger_names import person_id
 from proxy.permissions.roles import AUDITOR, OWNER, ROLES, TEAM_GROUP
 from proxy.permissions.usernames import is_taken
 
@@ -61,7 +62,7 @@ def _sync_groups(user: Any, groups: set[str], claims: dict[str, Any]) -> None:
     The audit log names the user who signs in as the actor.
     """
     address = current_actor().address
-    with acting_as(Actor(kind=ActorKind.USER, user=user.get_username(), address=address)):
+    with acting_as(Actor(kind=ActorKind.USER, user=person_id(user), address=address)):
         _write_claims(user, groups, claims)
 
 

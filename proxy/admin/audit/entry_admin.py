@@ -19,6 +19,7 @@ from proxy.admin.requests.exchange_admin import PAGE_PARAMS, filter_context
 from proxy.admin.requests.keyset_changelist import KeysetChangeList
 from proxy.audit_log.rows import COLUMNS, change_lines, entry_row
 from proxy.models import ActorKind, AuditEntry
+from proxy.models.ledger_names import person_id, person_ids, with_names
 from proxy.permissions.row_permissions import reader_of_user, visible_entries
 
 from .filters import FILTERS, READINGS
@@ -70,8 +71,8 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         term = search_term.strip().replace("\x00", "")
         if not term:
             return queryset, False
-        condition = Q(object_id=term) | Q(object_name=term) | Q(user=term) | Q(subject=term)
-        return queryset.filter(condition), False
+        condition = Q(object_id=term) | Q(object_name=term) | Q(subject__in=person_ids(term))
+        return queryset.filter(condition | AuditEntry.acted_by(term)), False
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -81,7 +82,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
             query = cl.get_query_string(remove=list(PAGE_PARAMS))
             response.context_data |= {  # type: ignore[attr-defined]  # it is a TemplateResponse
                 **filter_context(cl),
-                "entries": [entry_cells(entry) for entry in cl.result_list],
+                "entries": [entry_cells(entry) for entry in with_names(cl.result_list)],
                 "exports": [
                     (kind, reverse("admin:proxy_auditentry_export", args=[kind]) + query)
                     for kind in FORMATS
@@ -100,7 +101,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         except IncorrectLookupParameters as exc:
             raise BadRequest(str(exc)) from None
         entries = cl.get_queryset(request).order_by("-created", "-pk").iterator(chunk_size=1000)
-        rows = map(entry_row, entries)
+        rows = map(entry_row, with_names(entries))
         return set_security_headers(stream_rows(request, rows, kind, "audit-log", COLUMNS))
 
     def get_urls(self) -> list[URLPattern]:
@@ -136,13 +137,13 @@ def my_readings_view(request: HttpRequest) -> HttpResponse:
     Keys in the user's name are shown too: others may have made them.
     """
     require_reader(request)
-    name = request.user.get_username()
-    entries = AuditEntry.objects.filter(READINGS, subject=name)
-    entries = entries.exclude(actor_kind=ActorKind.USER, user=name)
+    own = person_id(request.user)
+    entries = AuditEntry.objects.filter(READINGS, subject=own)
+    entries = entries.exclude(actor_kind=ActorKind.USER, user=own)
     context = {
         **admin.site.each_context(request),
         "title": "Who read my transcripts",
-        "entries": [entry_cells(entry) for entry in entries[:MAX_READINGS]],
+        "entries": [entry_cells(entry) for entry in with_names(entries[:MAX_READINGS])],
         "limit": MAX_READINGS,
     }
     return set_security_headers(

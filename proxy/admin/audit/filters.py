@@ -13,7 +13,8 @@ from proxy.admin.requests.filter_kinds import (
     UntilFilter,
 )
 from proxy.admin.requests.filters import TeamFilter, WithinFilter
-from proxy.models import Action, ActorKind
+from proxy.models import Action, ActorKind, AuditEntry
+from proxy.models.ledger_names import person_ids
 
 READINGS: Final = Q(action__in=(Action.READ, Action.EXPORT), model="request")
 """Matches readings and downloads of transcripts, however they came."""
@@ -44,11 +45,17 @@ class ByFilter(TextFilter):
     parameter_name = "user"
     folded = False
 
+    def condition(self) -> Q:
+        return AuditEntry.acted_by(self.value)
+
 
 class SubjectFilter(TextFilter):
     title = "whose transcript"
     parameter_name = "subject"
     folded = False
+
+    def condition(self) -> Q:
+        return Q(subject__in=person_ids(self.value))
 
 
 class ActorKindFilter(FixedFilter):

@@ -120,7 +120,7 @@ def outcomes_view(request: HttpRequest) -> HttpResponse:
     rows = list(found.order_by(order, *found.query.order_by)[: MAX_ROWS + 1])
     (total,) = queries.outcome_sums(reader, params.since, params.until, ())
     (before,) = queries.outcome_sums(reader, params.before, params.since, ())
-    totals = queries.outcome_row((), total)
+    totals = queries.outcome_row({}, total)
     context = {
         **admin.site.each_context(request),
         "title": "Outcomes",
@@ -128,7 +128,7 @@ def outcomes_view(request: HttpRequest) -> HttpResponse:
         "ranges": choices(params, "range", RANGES),
         "groups": choices(params, "by", GROUPS),
         "group_label": GROUPS[params.by],
-        "cards": cards_of(totals, queries.outcome_row((), before)),
+        "cards": cards_of(totals, queries.outcome_row({}, before)),
         "compared": _compared(params),
         "rows": _rows(request, params.by, rows[:MAX_ROWS]),
         "more": len(rows) > MAX_ROWS,
@@ -202,11 +202,10 @@ def _rows(request: HttpRequest, by: str, found: Sequence[Mapping[str, Any]]) -> 
     if by == "session":
         sessions = [(one["session_id"],) for one in found if one["session_id"]]
         titles = queries.session_titles(request.user, reader_of_user(request.user), sessions)
-    return [_row(by, one, titles) for one in found]
+    return [_row(by, one, titles) for one in queries.outcome_rows((by,), found)]
 
 
-def _row(by: str, found: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str, Any]:
-    row = queries.outcome_row((by,), found)
+def _row(by: str, row: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str, Any]:
     value = row[by]
     name = "(none)" if value is None else short_id(value) if by == "session" else value
     title = titles.get(value or "", "") if by == "session" else ""

@@ -34,7 +34,7 @@ from proxy.reports.core.time_ranges import (
 from proxy.reports.requests.serializers import RequestRow, request_row
 from proxy.reports.usage.budgets import state_of
 from proxy.reports.usage.comparison import Compared, compare, deltas, period_before
-from proxy.reports.usage.outcomes import outcome_row, outcome_sums
+from proxy.reports.usage.outcomes import outcome_row, outcome_rows, outcome_sums
 from proxy.reports.usage.rollup_queries import (
     Counts,
     Key,
@@ -73,6 +73,7 @@ __all__ = [
     "load_zone",
     "midnight",
     "outcome_row",
+    "outcome_rows",
     "outcome_sums",
     "parse_instant",
     "percent_change",

@@ -102,7 +102,7 @@ def live_cells(row: LiveRow, user: Any) -> Cells:
         "output": _token_text(row["output_tokens"], row["estimated"]),
         "first": duration(row["first_ms"]),
         "stop_url": reverse("admin:proxy_live_stop", args=[row["id"]])
-        if row["state"] != "stopping" and may_stop(user, owner=row["user"])
+        if row["state"] != "stopping" and may_stop(user, owner=row["user_id"])
         else "",
     }
     return _visible(cells)
@@ -202,7 +202,7 @@ def stop_view(request: HttpRequest, exchange_id: str) -> HttpResponse:
 
 
 def _owner_of(request: HttpRequest, exchange_id: str) -> str | None:
-    """Return the user who sent a running request; None if the request has ended.
+    """Return the ledger id of the person who sent a running request; None if the request has ended.
 
     Raises Http404 for an unknown request, and for one that the signed-in user may not see. A
     request that another process has not published yet is found as an open row of the ledger.
@@ -210,7 +210,7 @@ def _owner_of(request: HttpRequest, exchange_id: str) -> str | None:
     reader = reader_of_user(request.user)
     for row in all_running()[0]:
         if row["id"] == exchange_id and can_see(reader, **seen_by(row)):
-            return row["user"]
+            return row["user_id"]
     found = visible_exchanges(reader).filter(pk=exchange_id).only("state", "user").first()
     if found is None:
         raise Http404("no such request")

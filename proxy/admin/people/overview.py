@@ -25,6 +25,7 @@ from proxy.admin.dashboard.top_tables import rankings_of_groups
 from proxy.admin.dashboard.views import request_list_links
 from proxy.admin.setup.key_admin import key_state
 from proxy.models import ApiKey, Budget
+from proxy.models.ledger_names import person_id
 from proxy.money import nanousd_of
 from proxy.permissions.key_validity import RELATED
 from proxy.permissions.roles import TEAM_GROUP
@@ -71,7 +72,7 @@ def team_view(request: HttpRequest, team_id: int) -> HttpResponse:
     return _page(
         request,
         reader,
-        Q(team=team.name),
+        Q(team=team.ledger_id),
         budgets=visible_budgets(reader).filter(budgets),
         keys=visible_keys(reader).filter(team=team),
         more=more,
@@ -92,7 +93,7 @@ def user_view(request: HttpRequest, user_id: int) -> HttpResponse:
 @require_safe
 def me_view(request: HttpRequest) -> HttpResponse:
     """Show the page of the signed-in user, with all the user's own requests and keys."""
-    return _user_page(request, request.user, Reader(user=request.user.get_username()))
+    return _user_page(request, request.user, Reader(user=person_id(request.user)))
 
 
 def _user_page(request: HttpRequest, user: Any, reader: Reader) -> HttpResponse:
@@ -113,7 +114,7 @@ def _user_page(request: HttpRequest, user: Any, reader: Reader) -> HttpResponse:
     return _page(
         request,
         reader,
-        Q(user=user.get_username()),
+        Q(user=person_id(user)),
         budgets=visible_budgets(reader).filter(Q(user=user) | Q(key__user=user)),
         keys=visible_keys(reader).filter(user=user),
         more=more,

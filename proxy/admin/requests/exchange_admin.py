@@ -17,8 +17,9 @@ from proxy.admin.core.permissions import READ_TRANSCRIPT
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, stream_rows
 from proxy.admin.transcript import views
 from proxy.ledger.archive.reading import iterate_both
-from proxy.models import ApiKey, Exchange
+from proxy.models import Exchange
 from proxy.models.encrypted_text import BodyTextField
+from proxy.models.ledger_names import key_ids, with_names
 from proxy.permissions.readings import needs_reason
 from proxy.permissions.row_permissions import (
     Reader,
@@ -29,7 +30,7 @@ from proxy.permissions.row_permissions import (
 
 from . import saved_views
 from .filter_kinds import FormFilter
-from .filters import FILTERS, LINKED_FIELDS
+from .filters import FILTERS
 from .keyset_changelist import GROUP
 from .request_changelist import RequestChangeList
 from .request_row import group_rows, list_row
@@ -103,8 +104,6 @@ class ExchangeAdmin(ReadOnlyAdmin):
         return RequestChangeList
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        if lookup in LINKED_FIELDS:
-            return "\x00" not in value
         return any(f.parameter_name == lookup for f in FILTERS)
 
     def get_search_results(
@@ -143,7 +142,7 @@ class ExchangeAdmin(ReadOnlyAdmin):
         rows = cl.get_queryset(request).defer(None).order_by("-created", "-pk")
         months = cl.archived_months(None, None)
         found = iterate_both(rows, months, attrgetter("created", "pk"), reverse=True)
-        records = map(request_row, found)
+        records = map(request_row, with_names(found))
         return set_security_headers(
             stream_rows(request, records, "csv", "requests", column_names(RequestRow()))
         )
@@ -223,7 +222,7 @@ def list_context(cl: Any, reader: Reader, *, may_read: bool) -> dict[str, Any]:
     csv = reverse("admin:proxy_exchange_csv") + cl.get_query_string(remove=list(PAGE_PARAMS))
     rows = [
         list_row(row, filter_url, may_read=may_read and not needs_reason(reader, row))
-        for row in cl.result_list
+        for row in with_names(cl.result_list)
     ]
     return {
         "groups": group_rows(rows, by_session=cl.by_session),
@@ -240,10 +239,8 @@ def search_condition(term: str) -> Q:
     if term.startswith("req_"):
         return Q(pk=term)
     team, slash, name = term.rpartition("/")
-    keys = ApiKey.objects.filter(Q(name=name, team__name=team) if slash else Q(name=term))
-    key_ids = list(keys.values_list("pk", flat=True)[:200])
-    if key_ids:
-        return Q(key_id__in=key_ids)
+    if keys := (key_ids(name, team) if slash else key_ids(term))[:200]:
+        return Q(key_id__in=keys)
     if len(term) < MIN_SEARCH:
         return Q(session_id=term)
     # A range condition uses the index on session_id; on SQLite, LIKE would read the whole table.

@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Final
 
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast
+from django.http import HttpRequest
 from django.utils.timezone import now
 
 from proxy.models import DialectName, Outcome, State, Upstream
 from proxy.models.ledger import UNPRICED
+from proxy.models.ledger_names import person_ids, team_ids
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.permissions.row_permissions import reader_of_user, visible_keys, visible_teams
 
@@ -195,6 +197,9 @@ class UserFilter(TextFilter):
     title = "user"
     parameter_name = "user"
 
+    def condition(self) -> Q:
+        return Q(user__in=person_ids(self.value))
+
 
 class ClientFilter(TextFilter):
     title = "client"
@@ -218,12 +223,22 @@ class TeamFilter(FormFilter):
     parameter_name = "of_team"
     folded = False
 
+    def __init__(
+        self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any
+    ) -> None:
+        if "team" in params:  # a link of an earlier version
+            params.setdefault("of_team", params.pop("team"))
+        super().__init__(request, params, model, model_admin)
+
+    def expected_parameters(self) -> list[str | None]:
+        return ["of_team", "team"]
+
     def select_choices(self) -> Iterable[tuple[str, str]]:
         teams = visible_teams(reader_of_user(self.request.user)).order_by("name")
         return [(name, name) for name in teams.values_list("name", flat=True)[:MAX_CHOICES]]
 
     def condition(self) -> Q:
-        return Q(team=self.value)
+        return Q(team__in=team_ids(self.value))
 
 
 class UpstreamFilter(FormFilter):
@@ -287,6 +302,3 @@ FILTERS: tuple[type[FormFilter], ...] = (
     ClientVersionFilter,
     SessionFilter,
 )
-
-LINKED_FIELDS = frozenset({"team"})
-"""Fields without a filter in the form, which links of other admin pages use as exact lookups."""

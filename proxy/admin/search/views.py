@@ -1,6 +1,6 @@
 """The search page, and the search box in the header, which leads to the right page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Final
@@ -22,6 +22,7 @@ from proxy.admin.transcript.truncation import printable
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
 from proxy.ledger.search.search import Page, Result, SearchTooSlow
+from proxy.models.ledger_names import person_ids
 from proxy.permissions.row_permissions import (
     reader_of_user,
     visible_exchanges,
@@ -175,19 +176,19 @@ def _target(request: HttpRequest, text: str) -> str:
     keys = list(visible_keys(reader).filter(name=text).values_list("pk", flat=True)[:2])
     if len(keys) == 1:
         return f"{requests}?{urlencode({'key_id': keys[0]})}"
-    for column in ("user", "model_requested"):
-        if text and _is_recent(request, column, text):
+    for column, values in (("user", person_ids(text)), ("model_requested", [text])):
+        if text and _is_recent(request, column, values):
             return f"{requests}?{urlencode({column: text})}"
     if keys or not request.user.has_perm(READ_TRANSCRIPT):
         return f"{requests}?{urlencode({'q': text})}"
     return f"{reverse('admin:proxy_search')}?{urlencode({'q': text})}"
 
 
-def _is_recent(request: HttpRequest, column: str, value: str) -> bool:
-    """Return whether a visible request of the last days has this value."""
+def _is_recent(request: HttpRequest, column: str, values: Sequence[str]) -> bool:
+    """Return whether a visible request of the last days has one of these values."""
     rows = visible_exchanges(reader_of_user(request.user)).filter(created__gte=now() - RECENT)
     try:
         with with_query_timeout(LOOKUP_S):
-            return rows.filter(**{column: value}).exists()
+            return rows.filter(**{f"{column}__in": values}).exists()
     except QueryTimeout:
         return False

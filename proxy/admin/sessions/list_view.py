@@ -25,9 +25,15 @@ from proxy.admin.requests.exchange_admin import LAST_CHARACTER, MIN_SEARCH
 from proxy.admin.requests.keyset_changelist import GROUP
 from proxy.ledger.archive.reading import has_archived, within
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
-from proxy.models import Exchange, State, Team
+from proxy.models import Exchange, State
+from proxy.models.ledger_names import LedgerNames, key_ids, person_ids, team_ids
 from proxy.permissions.readings import first_words
-from proxy.permissions.row_permissions import Reader, reader_of_user, visible_exchanges
+from proxy.permissions.row_permissions import (
+    Reader,
+    reader_of_user,
+    visible_exchanges,
+    visible_teams,
+)
 
 PER_PAGE: Final = 50
 TITLE_FIELDS: Final = (
@@ -161,13 +167,12 @@ def _archived_url(params: SessionListQuery) -> str:
 
 
 def _teams(reader: Reader) -> list[str]:
-    teams = Team.objects.order_by("name").values_list("name", flat=True)[:200]
-    return [name for name in teams if reader.everything or name in reader.teams]
+    return list(visible_teams(reader).order_by("name").values_list("name", flat=True)[:200])
 
 
 def _filter_rows(rows: QuerySet[Exchange], params: SessionListQuery) -> QuerySet[Exchange]:
     if params.team:
-        rows = rows.filter(team=params.team)
+        rows = rows.filter(team__in=team_ids(params.team))
     return (
         rows.filter(_search_condition(params.query))
         if params.query
@@ -217,7 +222,8 @@ def _session_totals(rows: QuerySet[Exchange], ids: Sequence[str]) -> list[Any]:
 
 def _search_condition(query: str) -> Q:
     """Match requests by user, key or model name, or by the beginning of the session id."""
-    by_name = Q(user=query) | Q(key_name=query) | Q(model_requested=query) | Q(model_upstream=query)
+    by_name = Q(user__in=person_ids(query)) | Q(key_id__in=key_ids(query))
+    by_name |= Q(model_requested=query) | Q(model_upstream=query)
     by_prefix = Q(session_id__gte=query, session_id__lt=query + LAST_CHARACTER)
     return ~Q(session_id="") & (
         by_name | (by_prefix if len(query) >= MIN_SEARCH else Q(session_id=query))
@@ -247,6 +253,7 @@ def _session_rows(
             "client_version",
         )
     }
+    Exchange.load_names(list(firsts.values()), LedgerNames())
     return [
         _session_row(
             one,
@@ -270,8 +277,8 @@ def _session_row(
         "short": short_id(session),
         "url": session_url(session),
         "title": title,
-        "caller": f"{first.team} / {first.key_name}",
-        "user": first.user,
+        "caller": f"{first.names.team} / {first.names.key}",
+        "user": first.names.user,
         "client": f"{first.client_name} {first.client_version}".strip(),
         "models": sorted(models),
         "requests": one["n"],

@@ -94,7 +94,7 @@ def facts(exchange: Exchange) -> list[tuple[str, str]]:
         ("Request", exchange.pk),
         ("Accepted", local_text(exchange.created, EXACT)),
         ("Finished", local_text(exchange.finished, EXACT) if exchange.finished else ""),
-        ("User", exchange.user),
+        ("User", exchange.names.user),
         ("Session", exchange.session_id),
         ("Agent", exchange.agent_id),
         ("Parent agent", exchange.parent_agent_id),

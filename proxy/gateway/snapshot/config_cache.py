@@ -8,8 +8,8 @@ the database: digests of keys, encrypted secrets, and names of environment varia
 import json
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ from django.db.models import Model
 from proxy.conf import conf
 from proxy.models import ApiKey, BodyKeyUse, Budget, Revision
 from proxy.models.config_revision import WATCHED
+from proxy.models.ledger_names import person_id
 from proxy.models.setup.config_row_validation import (
     USER,
     Rows,
@@ -47,6 +48,8 @@ class Configuration:
     """All rows of gateway keys, including invalid ones."""
     missing_body_keys: Sequence[str] = ()
     """The ids of the body keys that encrypted stored data, but are not configured."""
+    persons: Mapping[int, str] = field(default_factory=dict)
+    """Primary key of a user of ``rows`` -> the user's id in the ledger."""
 
     def rows_of(self, model: type[Row]) -> Sequence[Row]:
         return self.rows[model]
@@ -62,12 +65,14 @@ def read_database() -> Configuration:
     rows: dict[type[Model], list[Any]] = {model: fetch_all(model) for model in WATCHED}
     owners = {row.__dict__.get("user_id") for model in (ApiKey, Budget) for row in rows[model]}
     user_ids = [pk for pk in owners if isinstance(pk, int)]
-    rows[USER] = list(USER.objects.filter(pk__in=user_ids).only(*USER_FIELDS))
+    users = USER.objects.filter(pk__in=user_ids).only(*USER_FIELDS)
+    rows[USER] = list(users.prefetch_related("person"))
     return Configuration(
         revision,
         *split_readable(rows, query_missing=True),
         keys=rows[ApiKey],
         missing_body_keys=BodyKeyUse.missing(),
+        persons={user.pk: person_id(user) for user in rows[USER]},
     )
 
 
@@ -87,7 +92,11 @@ def save_cached(configuration: Configuration, path: Path | None = None) -> None:
     # each worker has its own temporary file
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        content = {"revision": configuration.revision, "rows": rows}
+        content = {
+            "revision": configuration.revision,
+            "rows": rows,
+            "persons": configuration.persons,
+        }
         text = json.dumps(content, cls=DjangoJSONEncoder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
@@ -100,7 +109,10 @@ def save_cached(configuration: Configuration, path: Path | None = None) -> None:
 
 
 def load_cached(path: Path | None = None) -> Configuration | None:
-    """Return the configuration rows in the file; None if the file is missing or invalid."""
+    """Return the configuration rows in the file; None if the file is missing or invalid.
+
+    A file of a version before ``persons`` is invalid, because it has no ids of the ledger.
+    """
     path = path or conf.last_configuration
     try:
         content = json.loads(path.read_bytes())
@@ -108,7 +120,9 @@ def load_cached(path: Path | None = None) -> Configuration | None:
         for serialized in content["rows"].values():
             for row in python.Deserializer(serialized, ignorenonexistent=True):
                 rows[type(row.object)].append(row.object)
-        return Configuration(int(content["revision"]), *split_readable(rows, query_missing=False))
+        readable = split_readable(rows, query_missing=False)
+        persons = {int(pk): ident for pk, ident in content["persons"].items()}
+        return Configuration(int(content["revision"]), *readable, persons=persons)
     except FileNotFoundError:
         return None
     except Exception as exc:  # noqa: BLE001 -- an invalid file must not prevent the start

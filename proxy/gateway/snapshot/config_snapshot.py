@@ -98,6 +98,7 @@ class TeamEntry:
     limits: Limits
     model_limits: tuple[ModelLimits, ...] = ()
     id: int = 0
+    ledger_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,8 @@ class Caller:
     key shares the state of its successor."""
     team: TeamEntry
     user: str
+    person_id: str = ""
+    """The user in the ledger; empty if the key belongs to the team as a whole."""
     scopes: frozenset[str]
     models: "ModelAllowList"
     limits: Limits
@@ -332,7 +335,7 @@ def build_snapshot(configuration: Configuration) -> Snapshot:
     return Snapshot(
         revision=configuration.revision,
         keys={
-            stored["digest"]: _build_caller(key, teams[key.team_id], budgets)
+            stored["digest"]: _build_caller(key, teams[key.team_id], budgets, configuration)
             for key in configuration.rows_of(ApiKey)
             if (stored := key.stored_secret)
         },
@@ -378,10 +381,13 @@ def _build_team(team: Team) -> TeamEntry:
         limits=Limits.of(team.limits),
         model_limits=ModelLimits.of(team.limits),
         id=team.pk,
+        ledger_id=team.ledger_id,
     )
 
 
-def _build_caller(key: ApiKey, team: TeamEntry, budgets: Budgets) -> Caller:
+def _build_caller(
+    key: ApiKey, team: TeamEntry, budgets: Budgets, configuration: Configuration
+) -> Caller:
     keys = (key, key.successor) if key.successor else (key,)
     if any(one.metadata_only for one in keys):
         team = dataclasses.replace(team, store_full=False)
@@ -391,6 +397,7 @@ def _build_caller(key: ApiKey, team: TeamEntry, budgets: Budgets) -> Caller:
         meter=f"{team.name}/{keys[-1].name}",
         team=team,
         user=key.user.get_username() if key.user else "",
+        person_id=configuration.persons[key.user.pk] if key.user else "",
         scopes=frozenset(key.scopes),
         models=ModelAllowList(tuple(key.models_allowed)),
         limits=Limits.of(keys[-1].limits),  # a rotated key has the limits of its successor

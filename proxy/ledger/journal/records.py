@@ -21,10 +21,10 @@ class OpenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     id: str  # "req_" + ULID
     created: float
     worker: str
-    team: str
+    team: str  # Team.ledger_id
     key_id: int | None
-    key_name: str
-    user: str = ""
+    key_name: str = ""  # only in the records of earlier versions
+    user: str = ""  # Person.pk
     session_id: str = ""
     agent_id: str = ""
     parent_agent_id: str = ""

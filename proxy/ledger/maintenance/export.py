@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.db.models import QuerySet
 
 from proxy.ledger.usage.pricing import Cost, cost_of, failed_attempts_cost
-from proxy.models import Exchange, State
+from proxy.models import CallerNames, Exchange, State
 from proxy.money import usd
 from proxy.times import rfc3339
 
@@ -81,7 +81,7 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "created_at": rfc3339(row.created, "milliseconds"),
         "finished_at": rfc3339(row.finished, "milliseconds"),
         "outcome": row.outcome or None,
-        **caller_references(row.team, row.key_id, row.key_name, row.user),
+        **caller_references(row.names, row.key_id),
         "client": {"name": row.client_name or None, "version": row.client_version or None}
         | {"app": row.tags.get("app") or _app(row.user_agent)}
         | {"user_agent": row.user_agent or None},
@@ -122,16 +122,16 @@ def _app(user_agent: str) -> str | None:
     return match[1] if match else None
 
 
-def caller_references(team: str, key: int | None, key_name: str, user: str) -> dict[str, Any]:
+def caller_references(names: CallerNames, key: int | None) -> dict[str, Any]:
     """Return ``key``, ``user`` and ``team`` as every row shows them; ``user`` is None if empty.
 
-    The ledger has the names of users, which may be addresses, but no addresses of their own.
+    The name of a user may be an e-mail address.
     """
-    email = user if "@" in user else None
+    email = names.user if "@" in names.user else None
     return {
-        "key": {"id": key_id(key), "name": key_name},
-        "user": {"id": user, "email": email} if user else None,
-        "team": {"id": team or None, "name": team},
+        "key": {"id": key_id(key), "name": names.key},
+        "user": {"id": names.user, "email": email} if names.user else None,
+        "team": {"id": names.team or None, "name": names.team},
     }
 
 
@@ -141,7 +141,7 @@ def key_id(pk: int | None) -> str | None:
 
 
 def workspace_id(team: str) -> str:
-    """Return the Admin API's workspace id for a team, made from its name, which never changes."""
+    """Return the Admin API's workspace id for a team, made from its name."""
     return f"wrkspc_{team}"
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from django.utils.timezone import now
 from proxy.audit_log import Action, record
 from proxy.ledger.posting.audit_links import Cause
 from proxy.models import Purge, PurgeState, Team, Transcript
+from proxy.models.ledger_names import LedgerNames
 from proxy.models.purges import STALLED_AFTER
 
 from . import retention
@@ -51,7 +53,7 @@ class ExpiredTranscripts:
 
 def expired_by_team(at: datetime) -> list[ExpiredTranscripts]:
     """Return the transcripts of each team that a purge at ``at`` would delete, by team name."""
-    days = dict(Team.objects.values_list("name", "retention_days"))
+    days = dict(Team.objects.values_list("ledger_id", "retention_days"))
     shortest = min([*days.values(), retention.DELETED_TEAM_DAYS])
     # As an expression, the team is read from no index: SQLite, which has no statistics, would begin
     # with all requests of a team instead of the oldest transcripts.
@@ -71,20 +73,24 @@ def expired_by_team(at: datetime) -> list[ExpiredTranscripts]:
             manifests=Sum(Length("manifest")),
             streams=Sum(Length("stream")),
         )
-        .order_by("team")
+        .order_by()
     )
-    return [_due(row, days, at) for row in found]
+    names = LedgerNames().teams.load(row["team"] for row in found)
+    return sorted(
+        (_due(row, names[row["team"]], days, at) for row in found), key=attrgetter("team")
+    )
 
 
 def _older(at: datetime, days: int) -> Q:
     return Q(created__lt=at - timedelta(days=days))
 
 
-def _due(row: Mapping[str, Any], days: Mapping[str, int], at: datetime) -> ExpiredTranscripts:
-    team = row["team"]
-    retention_days = days.get(team, retention.DELETED_TEAM_DAYS)
+def _due(
+    row: Mapping[str, Any], name: str, days: Mapping[str, int], at: datetime
+) -> ExpiredTranscripts:
+    retention_days = days.get(row["team"], retention.DELETED_TEAM_DAYS)
     return ExpiredTranscripts(
-        team=team,
+        team=name,
         retention_days=retention_days,
         before=at - timedelta(days=retention_days),
         transcripts=row["count"],

@@ -48,9 +48,9 @@ DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
 
 
 def expired(now: datetime) -> Iterator[tuple[str, datetime]]:
-    """Yield each team with the time before which its transcripts are deleted."""
-    for name, days in Team.objects.values_list("name", "retention_days"):
-        yield name, now - timedelta(days=days)
+    """Yield the ledger id of each team with the time before which its transcripts are deleted."""
+    for team, days in Team.objects.values_list("ledger_id", "retention_days"):
+        yield team, now - timedelta(days=days)
 
 
 def prune_transcripts(now: datetime, cause: Cause, batch: int = BATCH) -> Iterator[int]:

@@ -26,6 +26,7 @@ from proxy.ledger.database.availability import check_present
 from proxy.ledger.database.bulk_sql import has_rows
 from proxy.ledger.webhooks.outbox import record_event
 from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
+from proxy.models.ledger_names import person_id
 from proxy.models.setup.json_field_types import matches_any
 from proxy.money import nanousd_of, usd
 from proxy.times import rfc3339
@@ -175,7 +176,7 @@ def _record_event(notice: BudgetNotice) -> None:
     is_exhausted = notice.threshold >= EXHAUSTED_PERCENT
     record_event(
         EventType.BUDGET_EXHAUSTED if is_exhausted else EventType.BUDGET_THRESHOLD,
-        team=budget.team.name if budget.team else budget.key.team.name if budget.key else "",
+        team=team.ledger_id if (team := budget.team or (budget.key and budget.key.team)) else "",
         data={
             "budget_id": f"budget_{budget.pk}",
             "owner": budget.owner,
@@ -210,7 +211,7 @@ def all_budgets() -> list[Budget]:
     """Load all budgets with their owners."""
     if not has_rows(Budget):  # avoids the query below, which makes 3,000 function calls
         return []
-    budgets = Budget.objects.select_related("team", "key", "user")
+    budgets = Budget.objects.select_related("team", "key", "user__person")
     return list(budgets.prefetch_related("key__retiring"))
 
 
@@ -222,10 +223,10 @@ def covers(budget: Budget, row: AnyRow) -> bool:
 
 def _pays(budget: Budget, row: AnyRow) -> bool:
     if budget.team is not None:
-        return row.team == budget.team.name
+        return row.team == budget.team.ledger_id
     if budget.key_id is not None:
         return row.key_id in budget.key_ids
-    return budget.user is not None and row.user == budget.user.get_username()
+    return budget.user is not None and row.user == person_id(budget.user)
 
 
 def posted_among(ids: Collection[str]) -> set[str]:

@@ -12,6 +12,7 @@ from django.utils.timezone import now
 from proxy.audit_log import Action, record
 from proxy.ids import new_ulid
 from proxy.models import DeliveryState, Webhook, WebhookDelivery, WebhookEvent
+from proxy.models.ledger_names import LedgerNames
 from proxy.models.setup.webhooks import TEST_EVENT
 from proxy.secrets import Secret
 from proxy.times import rfc3339
@@ -30,11 +31,11 @@ def record_event(
 ) -> WebhookEvent | None:
     """Store an event and its deliveries; return None if it has no receiver.
 
-    ``team``: the name of the team to which the event belongs, "" if it belongs to none. A webhook
+    ``team``: the ledger id of the event's team, "" if it belongs to none. A webhook
     of a team gets only the events of this team, a webhook without a team gets all events.
     ``emails``: addresses that get a mail too.
     """
-    webhooks = Webhook.objects.filter(Q(team=None) | Q(team__name=team), enabled=True)
+    webhooks = Webhook.objects.filter(Q(team=None) | Q(team__ledger_id=team), enabled=True)
     receivers: list[dict[str, Any]] = [
         *({"webhook": one} for one in webhooks if one.wants(event_type)),
         *({"email": address} for address in dict.fromkeys(emails)),
@@ -55,7 +56,8 @@ def _store(
     event_type: str, team: str, data: Mapping[str, Any], receivers: Iterable[Mapping[str, Any]]
 ) -> WebhookEvent:
     at = now()
-    body = {"type": event_type, "timestamp": rfc3339(at), "data": {"team": team or None, **data}}
+    name = LedgerNames().teams.load([team])[team] or None
+    body = {"type": event_type, "timestamp": rfc3339(at), "data": {"team": name, **data}}
     event = WebhookEvent.objects.create(
         id=f"evt_{new_ulid()}", type=event_type, team=team, created=at, body=json.dumps(body)
     )

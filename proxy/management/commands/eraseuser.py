@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 import msgspec
-from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import Q
 from rich.progress import TaskID
 from rich.table import Table
 
@@ -15,7 +15,7 @@ from proxy.erasure import account, erase, erased_users
 from proxy.erasure.person import MARK, Person
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.management.rich_output import progress, render_table
-from proxy.models import ApiKey, UsageByCallerDay
+from proxy.models import ApiKey, FormerName, NameKind, UsageByCallerDay, ledger_names
 from proxy.secrets import ConfigError
 
 
@@ -28,7 +28,7 @@ class Command(BridgeCommand):
     example = "manage.py eraseuser ada --dry-run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("user", help="name of the user, whose account may be deleted already")
+        parser.add_argument("user", help="name or id of the user; the account may be deleted")
         parser.add_argument(
             "--dry-run", action="store_true", help="only show what would be erased, with counts"
         )
@@ -94,12 +94,15 @@ class Command(BridgeCommand):
 
 def _load(name: str) -> Person:
     """Return the person. Raises ConfigError if nothing has this name."""
-    users = get_user_model()._default_manager  # noqa: SLF001 - documented by Django
-    person = Person.load(name)
-    known = UsageByCallerDay.objects.filter(user__in=(name, person.pseudonym))
+    accounts = ledger_names.Person.objects.filter(Q(pk=name) | Q(user__username=name))
+    former = FormerName.objects.filter(Q(ident=name) | Q(name=name), kind=NameKind.USER)
+    known = [each.pk for each in accounts] or [each.ident for each in former]
+    if len(known) > 1:
+        ids = ", ".join(known)
+        raise ConfigError(f"{len(known)} users have or had the name {name!r}: give one of {ids}")
+    person = Person.load(known[0] if known else name)
+    sums = UsageByCallerDay.objects.filter(user__in=(person.id, person.pseudonym))
     is_erased = any(person.pseudonym == f"{MARK}{each[:16]}" for each in erased_users.read())
-    if name.startswith(MARK) or not (
-        is_erased or users.filter(username=name).exists() or known.exists()
-    ):
+    if name.startswith(MARK) or not (is_erased or known or sums.exists()):
         raise ConfigError(f"no user and no request has the name {name!r}")
     return person

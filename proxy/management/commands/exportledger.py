@@ -13,6 +13,7 @@ from proxy.ledger.maintenance.export import rows_between
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import progress
+from proxy.models.ledger_names import with_names
 from proxy.permissions.readings import record_export
 from proxy.reports.core.rendering import LINE_FORMATS, column_names
 from proxy.reports.requests.serializers import LedgerRow, ledger_row
@@ -51,7 +52,7 @@ class Command(BridgeCommand):
             shows_total = sys.stderr.isatty()
             total = sum(read_both(rows, QuerySet.count, months)) if shows_total else None
             task = bar.add_task("exporting", total=total)
-            found = map(ledger_row, iterate_both(rows, months, attrgetter("pk")))
+            found = map(ledger_row, with_names(iterate_both(rows, months, attrgetter("pk"))))
             for line in LINE_FORMATS[options["format"]][0](found, column_names(LedgerRow())):
                 out.write(line, ending="") if out is self.stdout else out.write(line)
                 bar.advance(task)

@@ -81,7 +81,7 @@ class Command(BridgeCommand):
         table = Table("time (UTC)", "request", "who", "kind", "passage")
         for result in results:
             row = result.exchange
-            who = _as_one_line(f"{row.team} / {row.user or row.key_name}")
+            who = _as_one_line(f"{row.names.team} / {row.names.user or row.names.key}")
             table.add_row(
                 f"{row.created:%Y-%m-%d %H:%M}",
                 row.pk,

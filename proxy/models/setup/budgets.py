@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import models
 
+from proxy.models.ledger_names import person_id
 from proxy.models.rollups import UsageQuarterHour
 
 from .json_field_types import CoveredModels, matches_any, type_error_message
@@ -95,11 +96,10 @@ class Budget(models.Model):
     def is_of_owner(self) -> models.Q:
         """Return the condition for rows of usage of the budget's owner, for whatever model."""
         if self.team is not None:
-            return models.Q(team=self.team.name)
+            return models.Q(team=self.team.ledger_id)
         if self.key_id is not None:
             return models.Q(key_id__in=self.key_ids)
-        name = self.user.get_username() if self.user is not None else ""
-        return models.Q(user=name) if name else models.Q(pk__in=())
+        return models.Q(user=person_id(self.user)) if self.user else models.Q(pk__in=())
 
     def sums_of_usage(self, start: datetime, end: datetime, *columns: str) -> list[int]:
         """Return the sum of each column of the usage that counts, from ``start`` to ``end``.

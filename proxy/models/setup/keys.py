@@ -4,13 +4,12 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models, transaction
+from django.db.models.signals import pre_delete
 from django.utils.timezone import now
 
-from proxy.models.ledger import Exchange, State
-from proxy.models.rollups import UsageByCallerDay
+from proxy.models.ledger_names import NameKind, keep_name, new_team_id
 from proxy.secrets import digest_of, new_secret, prefix_of
 
 from . import json_field_types
@@ -28,6 +27,8 @@ class Team(models.Model):
     """A group of keys with common limits, budgets and storage rules."""
 
     name = models.SlugField(max_length=64, unique=True)
+    # The team in the rows of the ledger, see ``ledger_names``: it stays when the name changes.
+    ledger_id = models.CharField(max_length=64, unique=True, default=new_team_id, editable=False)
     store = models.CharField(max_length=8, choices=Store.choices, default=Store.FULL)
     retention_days = models.PositiveIntegerField(
         default=90,
@@ -56,34 +57,8 @@ class Team(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Validate the name, and the JSON fields with the types that bridge.toml has."""
+        """Validate the JSON fields with the types that bridge.toml has."""
         json_field_types.check(self)
-        if obstacle := self._name_obstacle():
-            raise ValidationError({"name": obstacle})
-
-    def _name_obstacle(self) -> str:
-        """Return why the team cannot get its new name; "" if it can, or if the name is not new.
-
-        The rows of the ledger have the name of the team, and so permissions and budgets find them:
-        another team with the name would see them, and a renamed team's budgets would not count
-        them.
-        """
-        before = Team.objects.filter(pk=self.pk).values_list("name", flat=True).first()
-        if before == self.name:
-            return ""
-        if before is not None and _has_requests(before):
-            return f"the ledger has requests of {before!r}, which have this name: it stays"
-        if _has_requests(self.name):
-            return f"the ledger has requests of a team with the name {self.name!r}; choose another"
-        return ""
-
-
-def _has_requests(team: str) -> bool:
-    """Return whether the ledger has requests under this name; those of old months are in sums."""
-    return (
-        UsageByCallerDay.objects.filter(team=team).exists()
-        or Exchange.objects.filter(state=State.OPEN, team=team).exists()
-    )
 
 
 class Scope(models.TextChoices):
@@ -231,3 +206,15 @@ NO_SECRET = models.Q(digest=None) | models.Q(prefix="")
 """Matches keys without a valid secret, see ``stored_secret``."""
 
 COPIED_BY_ROTATION = ("user", "scopes", "models_allowed", "limits", "ip_allow", "options")
+
+
+def _keep_team_name(instance: Team, **_: Any) -> None:
+    keep_name(NameKind.TEAM, instance.ledger_id, instance.name)
+
+
+def _keep_key_name(instance: ApiKey, **_: Any) -> None:
+    keep_name(NameKind.KEY, instance.pk, instance.name)
+
+
+pre_delete.connect(_keep_team_name, sender=Team, dispatch_uid="team-name")
+pre_delete.connect(_keep_key_name, sender=ApiKey, dispatch_uid="key-name")

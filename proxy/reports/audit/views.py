@@ -1,6 +1,8 @@
 """The audit log: a list with a cursor, newest first, and its export as CSV or NDJSON."""
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar, Final
 
 from django.db.models import QuerySet
@@ -12,6 +14,7 @@ from rest_framework.request import Request
 from proxy.audit_log.rows import COLUMNS, entry_row
 from proxy.models import Action, ActorKind, AuditEntry
 from proxy.permissions.row_permissions import Reader, visible_entries
+from proxy.reports.core.dimensions import column_values
 from proxy.reports.core.keyset_list import KeysetParameters, KeysetView, only_values
 from proxy.reports.core.permissions import MayReadAuditLog
 from proxy.reports.core.query_parameters import FILTERS, Choice, Values
@@ -19,7 +22,6 @@ from proxy.reports.core.query_parameters import FILTERS, Choice, Values
 COLUMN_OF: Final[Mapping[str, str]] = {
     "action": "action",
     "actor_kind": "actor_kind",
-    "user": "user",
     "key": "key",
     "command": "command",
     "address": "address",
@@ -29,7 +31,9 @@ COLUMN_OF: Final[Mapping[str, str]] = {
     "team": "team",
     "subject": "subject",
 }
-"""Parameter -> column of the model; each accepts several values."""
+"""Parameter -> column of the model; each accepts several values, as ``user`` does."""
+PARTIES: Final[Mapping[str, str]] = {"team": "team", "subject": "user"}
+"""Parameter with names -> the dimension whose ids the column has."""
 
 CHOICES: Final = {"action": Action.values, "actor_kind": ActorKind.values}
 
@@ -41,7 +45,7 @@ class AuditParameters(KeysetParameters):
         fields = super().get_fields()
         for name in (*FILTERS, "key_id", "status"):
             fields.pop(name, None)
-        for name in COLUMN_OF:
+        for name in ("user", *COLUMN_OF):
             values = CHOICES.get(name)
             child = {"child": Choice(choices=values)} if values else {}
             text = f"Only entries with one of these values of `{name}`."
@@ -97,4 +101,7 @@ class AuditView(KeysetView):
         entries = visible_entries(reader).filter(
             created__gte=time_range.start, created__lt=time_range.end
         )
-        return only_values(entries, query, COLUMN_OF)
+        if users := query.get("user"):
+            entries = entries.filter(reduce(or_, map(AuditEntry.acted_by, users)))
+        ids = {name: column_values(kind, query.get(name) or ()) for name, kind in PARTIES.items()}
+        return only_values(entries, {**query, **ids}, COLUMN_OF)

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 
 from proxy.ledger.archive.reading import iterate_both, read_both, within
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.models.ledger_names import with_names
 from proxy.permissions.row_permissions import Reader
 
 from .base_views import ReportView
@@ -74,7 +75,7 @@ class KeysetView(ReportView):
         rows = _ordered(cls.matching_rows(reader, query), query)
         is_descending = query["sort"] == NEWEST
         found = iterate_both(rows, cls.archived_months(query), time_and_pk, reverse=is_descending)
-        return map(cls.row_of, found), cls.columns
+        return map(cls.row_of, with_names(found)), cls.columns
 
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
@@ -94,7 +95,7 @@ class KeysetView(ReportView):
             raise QueryTooSlow from None
         page = sorted(chain(*sides), key=time_and_pk, reverse=query["sort"] == NEWEST)
         last = page[limit - 1] if len(page) > limit else None
-        shown = [self.row_of(row) for row in page[:limit]]
+        shown = [self.row_of(row) for row in with_names(page[:limit])]
         return Response(
             {
                 "data": expand_rows(request, shown, query.get("expand", ())),

@@ -12,7 +12,7 @@ from rest_framework.fields import empty
 
 from proxy.models import Outcome
 
-from .dimensions import DIMENSIONS
+from .dimensions import DIMENSIONS, column_values
 from .references import KeyId
 from .rendering import FORMATS
 from .time_ranges import (
@@ -215,7 +215,7 @@ def condition_of(attrs: Mapping[str, Any]) -> Q:
     condition = Q()
     for name, column in {**FILTERS, "key_id": "key_id", "status": "status"}.items():
         if attrs.get(name):
-            condition &= Q(**{f"{column}__in": attrs[name]})
+            condition &= Q(**{f"{column}__in": column_values(name, attrs[name])})
     return condition
 
 

@@ -168,7 +168,7 @@ def users_of(reader: Reader) -> QuerySet[Any]:
     users = get_user_model()._default_manager.order_by("pk")  # noqa: SLF001  # documented by Django
     if reader.everything:
         return users.all()
-    teams = Q(apikey__team__name__in=reader.teams)
+    teams = Q(apikey__team__ledger_id__in=reader.teams)
     return users.filter(teams).distinct()
 
 

@@ -13,10 +13,11 @@ from rest_framework.response import Response
 
 from proxy.ledger.outcomes.agent_tools import EDIT_KINDS
 from proxy.money import cents
+from proxy.reports.core.dimensions import shown_rows
 from proxy.reports.core.query_parameters import Number
 from proxy.reports.core.rendering import paginate
 from proxy.reports.core.time_ranges import DAY, TimeRange, load_zone, midnight
-from proxy.reports.usage.outcomes import outcome_row, outcome_sums
+from proxy.reports.usage.outcomes import GROUPS, outcome_row, outcome_sums
 from proxy.reports.usage.rollup_queries import Counts, cost_of, known_tokens, sum_known, usage
 from proxy.times import rfc3339
 
@@ -59,14 +60,14 @@ class ClaudeCodeView(AdminApiView):
         query = self.validated_query()
         start = query["starting_at"]
         day = TimeRange([start, start + DAY], "all", load_zone("UTC"))
-        models: dict[tuple[str, str], list[Row]] = {}
+        models: dict[tuple[Any, ...], list[Row]] = {}
         used = usage(self.reader, day, [*ACTOR, "model"], CLAUDE_CODE)
         for (_, (team, key, model)), sums in sorted(used.items(), key=lambda one: one[0]):
             models.setdefault((team, key), []).append(_model(model, sums))
         outcomes = outcome_sums(self.reader, start, start + DAY, ACTOR, CLAUDE_CODE)
         data = [
-            _actor(start, outcome_row(ACTOR, row), models[row["team"], row["key_name"]])
-            for row in outcomes
+            _actor(start, outcome_row(dict(zip(ACTOR, key, strict=True)), row), models[key])
+            for key, row in shown_rows(ACTOR, [GROUPS[name] for name in ACTOR], outcomes)
         ]
         page_rows, next_page = paginate(data, query["limit"], query["page"])
         return Response(

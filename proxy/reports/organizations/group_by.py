@@ -10,9 +10,17 @@ from django.db.models import Q
 
 from proxy.ledger.maintenance.export import account_id, key_id, workspace_id
 from proxy.permissions.row_permissions import Reader
+from proxy.reports.core.dimensions import column_values
 from proxy.reports.core.time_ranges import TimeRange, load_zone
 from proxy.reports.usage.exchange_queries import usage_by_minute, usage_from_requests
-from proxy.reports.usage.rollup_queries import COLUMN_OF, COUNT_NAMES, Counts, NoRollup, usage
+from proxy.reports.usage.rollup_queries import (
+    COLUMN_OF,
+    COUNT_NAMES,
+    Counts,
+    NoRollup,
+    named_table,
+    usage,
+)
 
 from .buckets import Window
 
@@ -101,7 +109,7 @@ def _read_sums(
         time_range = TimeRange(window.edges, window.width, load_zone("UTC"))
         with suppress(NoRollup):
             return usage(reader, time_range, group_names, condition, counts)
-    return _from_requests(reader, window, group_names, condition)
+    return named_table(group_names, _from_requests(reader, window, group_names, condition))
 
 
 def _from_requests(reader: Reader, window: Window, group_names: list[str], condition: Q) -> Sums:
@@ -123,7 +131,7 @@ def build_condition(query: Mapping[str, Any]) -> Q:
     renamed = {"models": "model_upstream"} if query.get("models_as") == UPSTREAM else {}
     for name, (column, parse) in FILTERS.items():
         if query.get(name):
-            accepted = [parse(value) for value in query[name]]
+            accepted = column_values(column, map(parse, query[name]))
             condition &= Q(**{f"{renamed.get(name, column)}__in": accepted})
     for name in ("inference_geos", "service_account_ids", "speeds"):
         if query.get(name) and query[name] not in (["not_available"], ["standard"]):

@@ -16,6 +16,7 @@ from rest_framework import serializers
 
 from proxy.ledger.archive.reading import read_both, with_ids
 from proxy.models import Exchange, State, TokenSource
+from proxy.models.ledger_names import key_ids
 from proxy.money import nanousd_of
 from proxy.reports.core.expansion import REQUEST_PATHS, expand_parameter
 from proxy.reports.core.keyset_list import KeysetParameters, only_values
@@ -210,16 +211,16 @@ def _field_lookups(query: Mapping[str, Any]) -> "list[tuple[str, Any]]":
 
 
 def search_condition(term: str) -> Q:
-    """Match a request id, key or session by columns of Exchange only, not by the table of keys.
+    """Match a request id, a key by its present name, or a session.
 
-    A search therefore reveals nothing about keys whose requests the caller may not see. The id of a
-    request is searched alone: with the other conditions, the database would read all rows of the
-    time range.
+    The condition is combined with the rows that the caller may see, so a search reveals nothing
+    about other keys. The id of a request is searched alone: with the other conditions, the database
+    would read all rows of the time range.
     """
     if any(read_both(Exchange.objects.filter(pk=term), QuerySet.exists, with_ids([term]))):
         return Q(pk=term)
     team, slash, name = term.rpartition("/")
-    of_key = Q(key_name=name, team=team) if slash else Q(key_name=term)
+    of_key = Q(key_id__in=key_ids(name, team) if slash else key_ids(term))
     of_session = Q(session_id__gte=term, session_id__lt=term + LAST_CHARACTER)
     return Q(pk=term) | Q(upstream_request_id=term) | of_key | of_session
 

@@ -172,7 +172,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 ADDED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     **dict.fromkeys(set(SESSION_TOTALS) - {"agents", "started", "last"}, _sum),
-    **dict.fromkeys(("started", "a_team", "a_key", "a_user"), min),
+    **dict.fromkeys(("started", "a_team", "a_user"), min),
     "a_key_id": _least,
     "last": max,
 }

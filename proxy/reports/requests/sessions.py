@@ -14,7 +14,8 @@ from rest_framework.response import Response
 from proxy.ledger.archive.reading import iterate_both, read_both, within
 from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
-from proxy.models import Exchange
+from proxy.models import CallerNames, Exchange
+from proxy.models.ledger_names import LedgerNames, with_names
 from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
@@ -163,7 +164,13 @@ def rows_with_models(reader: Reader, months: Q, page: list[Any]) -> list[Row]:
     pairs = seen.order_by().values_list("session_id", "model_requested").distinct()
     for session, model in chain(*read_both(pairs, list, months)):
         models.setdefault(session, set()).add(model)
-    return [session_row(row, sorted(models.get(row["session_id"], ()))) for row in page]
+    names = LedgerNames().of_callers(
+        (row["a_team"], row["a_key_id"], row["a_user"]) for row in page
+    )
+    return [
+        session_row(row, sorted(models.get(row["session_id"], ())), one)
+        for row, one in zip(page, names, strict=True)
+    ]
 
 
 def sessions_of(rows: QuerySet[Exchange], months: Q, sort: str = NEWEST) -> list[dict[str, Any]]:
@@ -175,7 +182,6 @@ def sessions_of(rows: QuerySet[Exchange], months: Q, sort: str = NEWEST) -> list
     totals = rows.values("session_id").annotate(
         **SESSION_TOTALS,
         a_team=Min("team"),
-        a_key=Min("key_name"),
         a_key_id=Min("key_id"),
         a_user=Min("user"),
     )
@@ -194,14 +200,14 @@ def sessions_of(rows: QuerySet[Exchange], months: Q, sort: str = NEWEST) -> list
     return sort_sessions(sessions.values(), sort)
 
 
-def session_row(row: dict[str, Any], models: list[str]) -> Row:
+def session_row(row: dict[str, Any], models: list[str], names: CallerNames) -> Row:
     return {
         "session_id": row["session_id"],
         "requests": row["n"],
         "errors": row["failed"],
         "agents": row["agents"],
         "models": models,
-        **caller_references(row["a_team"], row["a_key_id"], row["a_key"], row["a_user"]),
+        **caller_references(names, row["a_key_id"]),
         "started_at": rfc3339(row["started"]),
         "last_at": rfc3339(row["last"]),
         "input_tokens": row["fresh"],
@@ -228,9 +234,11 @@ class SessionView(ReportView):
         found = sessions_of(rows, every_month)
         if not found:
             raise Http404(f"no session {session_id[:60]!r}")
-        names = rows.order_by().values_list("model_requested", flat=True).distinct()
-        models = sorted(set(chain(*read_both(names, list, every_month))))
+        requested = rows.order_by().values_list("model_requested", flat=True).distinct()
+        models = sorted(set(chain(*read_both(requested, list, every_month))))
+        callers = ((one["a_team"], one["a_key_id"], one["a_user"]) for one in found)
+        [names] = LedgerNames().of_callers(callers)
         oldest = iterate_both(rows.order_by("created", "id"), every_month, time_and_pk)
         requests = islice(oldest, MAX_REQUESTS)
-        (row,) = expand_rows(request, [session_row(found[0], models)], paths)
-        return Response({**row, "data": [request_row(one) for one in requests]})
+        (row,) = expand_rows(request, [session_row(found[0], models, names)], paths)
+        return Response({**row, "data": [request_row(one) for one in with_names(requests)]})

@@ -100,7 +100,7 @@ class OwnKeysBase(ReportView):
     parameters: ClassVar = JsonOnlyParameters
 
     def own_keys(self) -> "QuerySet[ApiKey]":
-        keys = ApiKey.objects.filter(user__username=self.reader.user, successor=None)
+        keys = ApiKey.objects.filter(user__person=self.reader.user, successor=None)
         return keys.select_related("team", "user").order_by("pk")
 
     def own_key(self, key_id: str) -> ApiKey:

@@ -42,6 +42,7 @@ from .rollup_queries import (
     NoRollup,
     Table,
     day_and_quarter_slices,
+    named_table,
     rollup_slices,
     usage,
 )
@@ -153,7 +154,7 @@ def usage_as_of(
         for row in found:
             if row["sum_requests"]:
                 table[bucket, tuple(row[column] for column in columns)] = _sums(row)
-    return table
+    return named_table(groups, table)
 
 
 def by_tool(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Counts]:
@@ -268,7 +269,8 @@ def minute_table(
     """Return the sums by one-minute bucket and group. ``groups`` are keys of DIMENSIONS."""
     columns = [DIMENSIONS[name] for name in groups]
     totals = usage_by_minute(reader, time_range.start, time_range.end, columns, condition)
-    return {(time_range.index(start), key): sums for (start, key), sums in totals.items()}
+    table = {(time_range.index(start), key): sums for (start, key), sums in totals.items()}
+    return named_table(groups, table)
 
 
 def _minute() -> Any:

@@ -3,7 +3,7 @@
 The figures come from ``SessionOutcomeDay``, joined to the usage of the same session and UTC day.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 
@@ -21,7 +21,7 @@ from proxy.models import UsageBySessionDay
 from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.dimensions import dimension_value
+from proxy.reports.core.dimensions import column_values, dimension_value, order_of, shown_rows
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, Number, PageParameters, Values
 from proxy.reports.core.references import KeyId
@@ -41,7 +41,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "day": "start",
     "team": "team",
     "user": "user",
-    "key": "key_name",
+    "key": "key_id",
     "key_id": "key_id",
     "client": "client_name",
     "session": "session_id",
@@ -101,11 +101,18 @@ def outcome_sums(
     if not columns:
         return [rows.aggregate(**sums, **usage, sessions=sessions)]
     found = rows.order_by().values(*columns).annotate(**sums, **usage, sessions=sessions)
-    return found.order_by(*columns)
+    return found.order_by(*map(order_of, groups, columns), *columns)
 
 
-def outcome_row(groups: Sequence[str], found: Mapping[str, Any]) -> Row:
-    """Return the row of a report for one row of ``outcome_sums``.
+def outcome_rows(groups: Sequence[str], found: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yield the rows of a report for rows of ``outcome_sums``."""
+    columns = [GROUPS[name] for name in groups]
+    for key, one in shown_rows(groups, columns, found):
+        yield outcome_row(dict(zip(groups, key, strict=True)), one)
+
+
+def outcome_row(dimensions: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
+    """Return the row of a report for one row of ``outcome_sums`` with these dimensions.
 
     Figures of transcripts are null if no request of the group was read.
     """
@@ -116,7 +123,7 @@ def outcome_row(groups: Sequence[str], found: Mapping[str, Any]) -> Row:
     figures = _figures(counts, known_cost) if counts["requests_read"] else dict.fromkeys(SOURCES)
     is_read = counts["requests_read"] > 0
     return {
-        **{name: _dimension(name, found[GROUPS[name]]) for name in groups},
+        **{name: _dimension(name, value) for name, value in dimensions.items()},
         "sessions": found["sessions"],
         "requests": requests,
         "requests_read": min(requests, counts["requests_read"]),
@@ -259,7 +266,7 @@ class DayParameters(PageParameters):
         condition = Q()
         for name, column in self.filters.items():
             if attrs.get(name):
-                condition &= Q(**{f"{column}__in": attrs[name]})
+                condition &= Q(**{f"{column}__in": column_values(name, attrs[name])})
         attrs["condition"] = condition
         return attrs
 
@@ -317,7 +324,7 @@ class OutcomesView(ReportView):
                 "to": rfc3339(query["end"]),
                 "tz": "UTC",
                 "data_refreshed_at": rfc3339(refreshed),
-                "data": [outcome_row(groups, row) for row in page[:limit]],
+                "data": list(outcome_rows(groups, page[:limit])),
                 "has_more": len(page) > limit,
                 "next_page": encode_cursor(first + limit) if len(page) > limit else None,
             }
@@ -333,7 +340,7 @@ def offset_of(cursor: str) -> int:
 
 def _all(groups: Sequence[str], found: Any) -> Iterator[Row]:
     rows = found if isinstance(found, list) else found.iterator(chunk_size=2000)
-    return (outcome_row(groups, row) for row in rows)
+    return outcome_rows(groups, rows)
 
 
 def _columns(groups: Sequence[str]) -> list[str]:

@@ -31,7 +31,7 @@ from proxy.models import (
 from proxy.models.rollups import UsageCounts
 from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_rows
-from proxy.reports.core.dimensions import DIMENSIONS
+from proxy.reports.core.dimensions import DIMENSIONS, shown
 from proxy.reports.core.time_ranges import DAY, TimeRange
 
 CLASSES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "reasoning")
@@ -135,7 +135,15 @@ def usage(
                 totals[(bucket, key)] = Counts(increment)
             else:
                 sums.add(increment)
-    return totals
+    return named_table(groups, totals)
+
+
+def named_table(groups: Sequence[str], table: Table) -> Table:
+    """Return the table with names in place of the ids of teams, keys and users."""
+    keys = shown(groups, (key for _, key in table))
+    return {
+        (bucket, key): sums for ((bucket, _), sums), key in zip(table.items(), keys, strict=True)
+    }
 
 
 def _sum_rows(
@@ -148,7 +156,8 @@ def _sum_rows(
     sums: dict[str, Any] = {f"sum_{name}": PlainSum(name) for name in names}
     # The prefix is needed, because a sum named like its column would hide the column.
     by: dict[str, Any] = {} if slot is None else {"slot": slot}
-    by |= {f"by_{column}": F(column) for column in columns}  # group by time first
+    # Group by time first. Two dimensions may have one column: ``key`` and ``key_id``.
+    by |= {f"by_{number}": F(column) for number, column in enumerate(columns)}
     found: Iterator[tuple[Any, ...]]
     if by:
         result = rows.order_by().annotate(**by).values(*by).annotate(**sums)
@@ -269,7 +278,11 @@ def sketches_by_bucket(
         result = rows.order_by().values_list("start", text, *columns)
         for start, latency, *key in result.iterator(chunk_size=2000):
             found.setdefault((time_range.index(start), tuple(key)), []).append(decode(latency))
-    return {place: merge_histograms(increment) for place, increment in found.items()}
+    keys = shown(groups, (key for _, key in found))
+    return {
+        (bucket, key): merge_histograms(sketch)
+        for ((bucket, _), sketch), key in zip(found.items(), keys, strict=True)
+    }
 
 
 def refreshed_at() -> datetime | None:

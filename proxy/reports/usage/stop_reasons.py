@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, Final
 
 from django.db.models import Q, Sum
@@ -15,6 +16,7 @@ from rest_framework.response import Response
 from proxy.models import StopReasonDay
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.dimensions import dimension_value, order_of, shown_rows
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import Choice, Values
 from proxy.reports.core.rendering import Row, encode_cursor
@@ -59,11 +61,13 @@ def stop_reason_rows(
     )
     count = "requests_with_tool" if at_each_tool or "tool" in groups else "requests"
     sums = rows.order_by().values(*columns, "stop_reason").annotate(sum_requests=Sum(count))
-    found = sums.filter(sum_requests__gt=0).order_by(*columns, "-sum_requests", "stop_reason")
-    for key, of_group in groupby(
-        found.iterator(chunk_size=2000), lambda row: [row[column] for column in columns]
-    ):
-        reasons = list(of_group)
+    by_name = map(order_of, groups, columns)
+    found = sums.filter(sum_requests__gt=0).order_by(
+        *by_name, *columns, "-sum_requests", "stop_reason"
+    )
+    named = shown_rows(groups, columns, found.iterator(chunk_size=2000))
+    for key, of_group in groupby(named, itemgetter(0)):
+        reasons = [row for _, row in of_group]
         total = sum(row["sum_requests"] for row in reasons)
         dimensions = {name: _value(name, each) for name, each in zip(groups, key, strict=True)}
         for row in reasons:
@@ -76,7 +80,7 @@ def stop_reason_rows(
 
 
 def _value(name: str, value: Any) -> Any:
-    return f"{value:%Y-%m-%d}" if name == "day" else value or None
+    return f"{value:%Y-%m-%d}" if name == "day" else dimension_value(name, value) or None
 
 
 class StopReasonParameters(DayParameters):

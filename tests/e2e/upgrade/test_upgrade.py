@@ -19,6 +19,7 @@ from .releases import (
     RELEASES,
     differences,
     expectation,
+    get,
     read_back,
     restore,
     serve,
@@ -108,3 +109,30 @@ def test_a_missing_or_changed_value_is_a_difference_and_a_new_field_is_not() -> 
     assert list(differences({"a": [{"b": 1}]}, {"a": [{"b": 1, "new": 2}], "c": 3})) == []
     assert list(differences({"a": [{"b": 1}]}, {"a": [{}]})) == [".a[0].b is missing"]
     assert list(differences({"a": [1]}, {"a": []})) == [".a: [1] became []"]
+
+
+RENAME = """
+from proxy.models import Team
+team = Team.objects.get(name="platform")
+team.name, team.managed = "renamed", False
+team.save()
+Team.objects.create(name="platform")
+"""
+
+
+def test_a_team_of_the_release_keeps_its_requests_when_another_one_gets_its_name(
+    upgraded: Upgraded,
+) -> None:
+    """The last test of this gateway, because it renames the team."""
+    gateway, expected, _ = upgraded
+    gateway.closed_rows(*expected["unposted"])
+    period = f"from=2026-06-01T00:00:00Z&to={expected['until']}&limit=1000"
+    before = get(gateway, f"requests/?team=platform&{period}")["data"]
+
+    gateway.manage("shell", "-v", "0", "-c", RENAME)
+
+    after = get(gateway, f"requests/?team=renamed&{period}")["data"]
+    assert [row["id"] for row in after] == [row["id"] for row in before] != []
+    assert {row["team"]["name"] for row in after} == {"renamed"}
+    assert get(gateway, f"requests/?team=platform&{period}")["data"] == []
+    assert "everything is as it was written" in gateway.manage("verifyledger")

@@ -67,7 +67,7 @@ def main(requests: int, days_before: int) -> None:
     from proxy.models import Team
 
     for name in TEAMS:
-        Team.objects.create(name=name)
+        Team.objects.create(name=name, ledger_id=name)
     found = records(requests, days_before)
     while batch := list(islice(found, BATCH)):
         write_to_database(batch)

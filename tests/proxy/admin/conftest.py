@@ -27,4 +27,4 @@ def root(client):
 def rows():
     """The rows of a session."""
     factories.price()
-    return session_factories.session(factories.NOON, key_name="ci")
+    return session_factories.session(factories.NOON, key_id=factories.key("ci")[0].pk)

@@ -4,6 +4,7 @@ Ada leads the team ``platform``, Ben is a member of it, Cleo's team is ``researc
 """
 
 import json
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,8 @@ from ulid import ULID
 
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.models import ActorKind, ApiKey, AuditEntry, Exchange, Price, Team
+from proxy.models import ActorKind, ApiKey, AuditEntry, Exchange, Person, Price, Team
+from proxy.models.ledger_names import person_ids, team_ids
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 TARGET = {
@@ -72,7 +74,7 @@ def exchange_records(
         "worker": "w1",
         "team": team,
         "key_id": key.pk if key else None,
-        "key_name": key.name if key else "ci",
+        "key_name": "" if key else "ci",
         "user": "",
         "model_requested": str(body.get("model", "")),
         "model_upstream": "gpt-5.2",
@@ -83,6 +85,8 @@ def exchange_records(
         "client_version": "2.1.329",
         "body": json.dumps(body).encode() if with_content else None,
     } | (opening or {})
+    opened |= {"team": ledger_id(team_ids, opened["team"])}
+    opened |= {"user": ledger_id(person_ids, opened["user"])}
     chunks = [
         Chunk(id=opened["id"], reads=[(1.0, raw)], attempt=n, target=TARGET, status=status)
         for n, (status, raw) in enumerate(failed)
@@ -114,6 +118,11 @@ def exchange_records(
     return ExchangeRecords(OpenRecord(**opened), chunks, CloseRecord(**ended) if closed else None)
 
 
+def ledger_id(ids: Callable[[str], list[str]], name: str) -> str:
+    """Return the id of a team or user of this name; without one, the name is the id."""
+    return next(iter(ids(name)), name) if name else ""
+
+
 def record(**fields: Any) -> Exchange:
     """Write one request to the ledger; ``fields`` as for exchange_records."""
     records = exchange_records(**fields)
@@ -122,6 +131,9 @@ def record(**fields: Any) -> Exchange:
 
 
 def team(name: str = "platform", **fields: Any) -> Team:
+    """Return the team of this name; if requests have the name as an id, it is the team's."""
+    if Exchange.objects.filter(team=name).exists():
+        fields = {"ledger_id": name, **fields}
     return Team.objects.get_or_create(name=name, defaults=fields)[0]
 
 
@@ -149,12 +161,18 @@ def staff(
     groups: tuple[str, ...] = (),
     teams: tuple[str, ...] = ("*",),
 ) -> User:
-    """Create a user of the admin.
+    """Create a user of the admin; if requests have the name as an id, it is the user's.
 
     ``teams``: the teams in which the permissions, or those of owner and auditor, count; without
     effect if ``groups`` name a team.
     """
     user = User.objects.create_user(name, f"{name}@example.com", None, is_staff=True)
+    if Exchange.objects.filter(user=name).exists():
+        user.person.delete()
+        user.person = Person.objects.create(pk=name, user=user)
+    for group in groups:
+        if group.startswith("team:") and group != "team:*":
+            team(group.removeprefix("team:"))
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     needs_team = bool(permissions) or not {"owner", "auditor"}.isdisjoint(groups)
     if needs_team and not any(group.startswith("team:") for group in groups):
@@ -264,5 +282,9 @@ def page(client: Client, exchange: Exchange, query: str = "") -> Any:
 
 def audit(**where: Any) -> list[AuditEntry]:
     """Return the audit entries, oldest first, without those on rows that the test itself wrote."""
+    ids = {"team": team_ids, "user": person_ids, "subject": person_ids}
+    where = {
+        name: ledger_id(ids[name], value) if name in ids else value for name, value in where.items()
+    }
     entries = AuditEntry.objects.filter(**where).exclude(actor_kind=ActorKind.SYSTEM)
     return list(entries.order_by("pk"))

@@ -9,6 +9,7 @@ from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import Standing
 from proxy.ledger.posting import budget_sync
 from proxy.models import ApiKey, Budget, Exchange, Team
+from proxy.models.ledger_names import person_ids, team_ids
 
 MODEL = "chat-priced"
 numbers = itertools.count()
@@ -45,10 +46,11 @@ def settled(budget: Budget) -> Standing:
     raise AssertionError(f"still reserved: {standing(budget)}")
 
 
-def settled_cost(budget: Budget, **filters: str) -> int:
+def settled_cost(budget: Budget, *, team: str = "", user: str = "") -> int:
     """Wait until the cost of the rows equals the budget's counter, which changes first."""
     spent, deadline = settled(budget).spent, time.monotonic() + 60
-    rows = Exchange.objects.filter(**filters, state="closed")
+    of_owner = {"team__in": team_ids(team)} if team else {"user__in": person_ids(user)}
+    rows = Exchange.objects.filter(**of_owner, state="closed")
     while (costs := sum(row.cost_nanousd or 0 for row in rows.all())) != spent:
         assert time.monotonic() < deadline, f"the rows cost {costs}, the budget has {spent}"
         time.sleep(0.02)

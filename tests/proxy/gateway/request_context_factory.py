@@ -87,8 +87,14 @@ class RecordedContext(RequestContext):
 
 
 def _caller(store_full: bool) -> Caller:
-    team = TeamEntry(name="t", store_full=store_full, models=ModelAllowList(), limits=NO_LIMITS)
+    team = TeamEntry(
+        name="t",
+        ledger_id="team_1",
+        store_full=store_full,
+        models=ModelAllowList(),
+        limits=NO_LIMITS,
+    )
     return Caller(
-        key_id=7, key_name="k", meter="t/k", team=team, user="ada", scopes=frozenset({"messages"}),
+        key_id=7, key_name="k", meter="t/k", team=team, user="ada", person_id="user_1", scopes=frozenset({"messages"}),
         models=ModelAllowList(), limits=NO_LIMITS, ip_allow=(), strict=False, events=frozenset(),
     )  # fmt: skip

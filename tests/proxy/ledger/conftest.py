@@ -33,7 +33,7 @@ def own(journal: Journal) -> Iterator[JournalReader]:
 
 @pytest.fixture
 def team(db: None) -> Team:
-    return Team.objects.create(name="platform", retention_days=30)
+    return Team.objects.create(name="platform", ledger_id="platform", retention_days=30)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ class TestTheLog:
 
         (entry,) = factories.audit(object_id=exchange.pk)
         assert (entry.actor_kind, entry.key) == ("key", "platform/finance")
-        assert (entry.action, entry.team, entry.address) == ("read", "platform", "127.0.0.1")
+        assert (entry.action, entry.names.team, entry.address) == ("read", "platform", "127.0.0.1")
         assert secret not in str(vars(entry))
 
     def test_reading_a_transcript_in_a_session_is_logged_with_the_user(self, client, ben):
@@ -171,7 +171,7 @@ class TestTheLog:
         client.get(f"/api/v1/requests/{ben.other.pk}/transcript")
 
         (entry,) = factories.audit(object_id=ben.own.pk)
-        assert (entry.user, entry.action, entry.subject) == ("ben", "read", "ben")
+        assert (entry.names.user, entry.action, entry.names.subject) == ("ben", "read", "ben")
         assert factories.audit(object_id=ben.other.pk) == []
 
     def test_a_changed_group_is_logged_without_the_password(self, client):
@@ -206,7 +206,7 @@ class TestTheLog:
         )  # fmt: skip
 
         (entry,) = factories.audit(object_id=str(target.pk), model="target")
-        assert (entry.user, entry.changes) == (
+        assert (entry.names.user, entry.changes) == (
             "root",
             {"model": {"before": "qwen3", "after": "qwen4"}},
         )

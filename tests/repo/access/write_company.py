@@ -27,6 +27,7 @@ from proxy.models import (
     UpstreamPolicy,
     Webhook,
 )
+from proxy.models.ledger_names import person_id
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from tests.fakes.servers.gateway import Gateway
 from tests.proxy.admin import factories
@@ -135,7 +136,7 @@ def company() -> dict[str, object]:
         "vllm": upstream,
         "idle": idle,
         "price": Price.objects.create(model="m", since="2026-01-01", input=1, output=2),
-        "audit": AuditEntry.objects.create(action="read", actor_kind="user", user="ben"),
+        "audit": AuditEntry.objects.create(action="read", actor_kind="user", user=person_id(ben)),
         "pause": Pause.objects.create(model="m", message="later"),
         "policy": UpstreamPolicy.objects.create(kind="beta", name="old", action="drop"),
         "drift": Drift.objects.create(kind="beta", name="b", first_seen=at, last_seen=at),

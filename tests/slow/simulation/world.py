@@ -280,7 +280,10 @@ def snapshot() -> Snapshot:
         )
         for name, profile in NAMES.items()
     }
-    team = TeamEntry(name="simulated", store_full=True, models=ModelAllowList(), limits=Limits())
+    team = TeamEntry(
+        name="simulated", ledger_id="simulated", store_full=True, models=ModelAllowList(),
+        limits=Limits(),
+    )  # fmt: skip
     caller = Caller(
         key_id=1, key_name="key", meter="simulated/key", team=team, user="",
         scopes=frozenset({"messages"}), models=ModelAllowList(), limits=Limits(), ip_allow=(), strict=False,

@@ -38,11 +38,11 @@ def test_processes_exchange_rows_and_stop_orders(states):
     assert [row["id"] for row in right.watch()] == ["req_1"]
     assert left.watch() == []
     right.request_stop(StopOrder("id", "req_1", "ada"))
-    right.request_stop(StopOrder("team", "platform", "ada"))
-    right.request_stop(StopOrder("team", "platform", "ben"))
+    right.request_stop(StopOrder("team_id", "team_1", "ada"))
+    right.request_stop(StopOrder("team_id", "team_1", "ben"))
     assert [order[:3] for order in left.read()[1]] == [
         ("id", "req_1", "ada"),
-        ("team", "platform", "ben"),
+        ("team_id", "team_1", "ben"),
     ]
     now[0] += 31
     assert left.read() == (False, [])
@@ -74,11 +74,11 @@ def test_a_single_process_needs_no_shared_store():
 
 
 def test_an_order_that_is_read_late_stops_no_later_request():
-    earlier = FakeRunningRequest("req_1", age_ms=3_600_000.0)
-    later = FakeRunningRequest("req_2", age_ms=1_000.0)
+    earlier = FakeRunningRequest("req_1", age_ms=3_600_000.0, team_id="team_1", user_id="user_1")
+    later = FakeRunningRequest("req_2", age_ms=1_000.0, team_id="team_1", user_id="user_1")
     RUNNING.update(req_1=earlier, req_2=later)
     try:
-        stop_selected(StopOrder("team", "platform", "ada", given=time.time() - 60))
+        stop_selected(StopOrder("team_id", "team_1", "ada", given=time.time() - 60))
     finally:
         del RUNNING["req_1"], RUNNING["req_2"]
 

@@ -12,10 +12,12 @@ from urllib.parse import urlencode
 from websockets.sync.client import ClientConnection, connect
 
 from proxy.live.running_requests import LiveRow
+from proxy.models.ledger_names import person_ids, team_ids
 from tests.fakes.servers.gateway import Gateway, Reply, toml_for
 from tests.fakes.servers.prepared import ADMIN_PASSWORD
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, Stall, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream
+from tests.proxy.admin import factories
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.http_client import GatewayClient
 
@@ -136,7 +138,8 @@ class FakeRunningRequest:
 
     def __init__(self, request_id: str, **fields: Any) -> None:
         self.row = LiveRow(
-            id=request_id, age_ms=1000.0, team="platform", key_id=7, key="ci", user="ben",
+            id=request_id, age_ms=1000.0, team="platform", team_id="", key_id=7, key="ci",
+            user="ben", user_id="",
             client="claude-cli", session="s", agent="", model="claude-opus-5-5", upstream="openai",
             upstream_model="gpt-5.2", stream=True, state="answering", input_tokens=10,
             output_tokens=5, estimated=True, attempts=1, first_ms=10.0,
@@ -144,7 +147,10 @@ class FakeRunningRequest:
         self.stopped_by = ""
 
     def live_row(self) -> Any:
-        return self.row
+        """Return the row with the ids that its names have now."""
+        team = self.row["team_id"] or factories.ledger_id(team_ids, self.row["team"])
+        user = self.row["user_id"] or factories.ledger_id(person_ids, self.row["user"])
+        return self.row | {"team_id": team, "user_id": user}
 
     def stop_by(self, who: str) -> None:
         self.stopped_by = who

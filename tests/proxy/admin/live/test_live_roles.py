@@ -68,7 +68,7 @@ class TestRoles:
         assert two_running["req_ben"].stopped_by == ADMINISTRATOR
         assert not two_running["req_cleo"].stopped_by
         (entry,) = factories.audit()
-        assert (entry.action, entry.object_id, entry.user) == ("stop", "req_ben", "ben")
+        assert (entry.action, entry.object_id, entry.names.user) == ("stop", "req_ben", "ben")
 
     def test_an_owner_stops_any_request(self, client, two_running):
         client.force_login(factories.staff("ada", groups=("owner",)))
@@ -105,7 +105,7 @@ class TestRoles:
             key for key, one in two_running.items() if one.stopped_by == ADMINISTRATOR
         } == stopped
         entry = factories.audit()[-1]
-        assert (entry.action, entry.object_name, entry.user) == ("stop", name, "ada")
+        assert (entry.action, entry.object_name, entry.names.user) == ("stop", name, "ada")
         assert entry.detail == "all running requests"
 
     def test_a_lead_stops_only_requests_of_own_teams(self, client, two_running):
@@ -130,7 +130,11 @@ class TestRoles:
     ):
         client.force_login(factories.staff("ada", groups=("owner",)))
         client.get("/admin/live/rows/")
+        for request in two_running.values():
+            request.row |= {"team_id": "team_1", "user_id": "user_1"}
         for n in range(30):
-            two_running[f"req_{n}"] = RUNNING[f"req_{n}"] = FakeRunningRequest(f"req_{n}")
+            two_running[f"req_{n}"] = RUNNING[f"req_{n}"] = FakeRunningRequest(
+                f"req_{n}", team_id="team_1", user_id="user_1"
+            )
         with django_assert_max_num_queries(8):
             client.get("/admin/live/rows/?known=req_x,req_y")

@@ -51,7 +51,11 @@ def test_a_member_makes_a_key_within_the_limits(client, ben):
     )
     assert now() + timedelta(days=29) < key.expires <= now() + timedelta(days=30)
     (entry,) = factories.audit()
-    assert (entry.action, entry.user, entry.changes["user"]) == ("add", "ben", {"after": "ben"})
+    assert (entry.action, entry.names.user, entry.changes["user"]) == (
+        "add",
+        "ben",
+        {"after": "ben"},
+    )
 
 
 @pytest.mark.parametrize(

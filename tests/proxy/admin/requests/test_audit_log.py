@@ -70,7 +70,7 @@ def test_entries_cannot_be_added_changed_or_deleted(root):
 
     assert {answer.status_code for answer in answers} == {403, 405}
     entry.refresh_from_db()
-    assert entry.user == "ben"
+    assert entry.names.user == "ben"
 
 
 def test_the_configuration_file_records_each_changed_field(tmp_path):

@@ -59,7 +59,7 @@ def test_the_list_takes_a_fixed_number_of_queries_and_loads_no_bodies(
     with django_assert_num_queries(len(few)):
         root.get(URL)
     with django_assert_num_queries(len(few)):
-        root.get(f"{URL}?result=failed&took_from=1")
+        root.get(f"{URL}?spoke=responses&took_from=1")
 
     sql = " ".join(query["sql"] for query in few.captured_queries)
     assert "COUNT(" not in sql

@@ -93,7 +93,7 @@ def test_a_search_is_in_the_audit_log(root):
     root.get(PAGE, {"q": "needle", "team": "platform"})
 
     entry = AuditEntry.objects.get(action="search")
-    assert (entry.user, entry.detail) == ("root", "for 'needle' (team 'platform')")
+    assert (entry.names.user, entry.detail) == ("root", "for 'needle' (team 'platform')")
 
 
 def test_switched_off_the_page_says_so(root, settings):

@@ -124,7 +124,7 @@ class TestList:
         for n in range(20):
             self.add_session(factories.NOON, f"s-{chr(97 + n)}", 10)
 
-        assert queries(root, url) == few <= 15
+        assert queries(root, url) == few <= 18
 
 
 class TestTimeline:
@@ -285,7 +285,7 @@ class TestConversation:
         factories.write_to_database(conversation.records[1:])
 
         assert [queries(root, url) for url in urls] == few
-        assert max(few) <= 14
+        assert max(few) <= 17
 
 
 def test_the_page_of_a_request_marks_only_its_new_turns(root):

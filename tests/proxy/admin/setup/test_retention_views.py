@@ -63,7 +63,7 @@ def test_a_post_starts_the_purge_and_is_logged(purges, owner):
     assert not Transcript.objects.exists()
     assert Exchange.objects.count() == 2
     (entry,) = factories.audit(object_id=str(Purge.objects.get().pk), action="purge")
-    assert (entry.user, entry.detail) == ("olga", "2 transcripts past their retention")
+    assert (entry.names.user, entry.detail) == ("olga", "2 transcripts past their retention")
     page = owner.get(PAGE)
     assert "done" in page.content.decode()
     assert "Refresh" not in page

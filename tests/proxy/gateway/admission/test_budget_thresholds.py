@@ -75,7 +75,7 @@ def spend(budget: Budget, usd: str) -> None:
     UsageQuarterHour.objects.all().delete()
     UsageQuarterHour.objects.create(
         start=now().replace(minute=0, second=0, microsecond=0),
-        team=budget.team.name,
+        team=budget.team.ledger_id,
         cost_nanousd=int(Decimal(usd) * 10**9),
     )
     budget_sync.publish_all()

@@ -219,7 +219,7 @@ def test_an_unknown_client_option_is_refused(
     assert reply.json["error"]["message"].startswith(error)
     assert not scripted.requests_for("chat-option")
     exchange = row(reply.id, outcome="refused", status=400, error_type="invalid_request_error")
-    assert (exchange.team, exchange.key_name, exchange.upstream, exchange.price) == (
+    assert (exchange.names.team, exchange.names.key, exchange.upstream, exchange.price) == (
         "platform",
         "ada",
         "",
@@ -268,7 +268,11 @@ def test_the_row_has_the_client_and_its_session(gateway: GatewayClient, scripted
     assert (exchange.session_id, exchange.agent_id) == ("d0210c9f", "agent-1")
     assert exchange.tags == {"team": "blue", "ticket": "42"}
     assert exchange.betas == ["a-1", "b-2"]
-    assert (exchange.team, exchange.key_name, exchange.ip) == ("platform", "ada", "127.0.0.1")
+    assert (exchange.names.team, exchange.names.key, exchange.ip) == (
+        "platform",
+        "ada",
+        "127.0.0.1",
+    )
 
 
 CALL = {"type": "tool_use", "id": "call_1", "name": "f", "input": {}}

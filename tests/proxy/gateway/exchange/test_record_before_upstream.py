@@ -88,9 +88,9 @@ def test_a_disconnect_during_the_record_write_calls_no_upstream_and_releases_eve
         until(lambda: not running("chat-disconnecting"))
         assert limits.teams["disconnecting"].running == 0
         until(lambda: budget_store().standing(counter) == Standing(0, 0, 0))
-        assert not open_records(team="disconnecting")
+        assert not open_records(team=team.ledger_id)
 
-    exchange = newest_row(team="disconnecting")
+    exchange = newest_row(team=team.ledger_id)
     assert (exchange.outcome, exchange.status, exchange.detail) == (
         "client_gone",
         499,

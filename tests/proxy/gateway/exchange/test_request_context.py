@@ -44,8 +44,8 @@ def test_the_open_record_has_all_fields_of_the_request():
     record = ledger_records.open_record(context, context.request.body)
 
     assert record == OpenRecord(
-        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="t", key_id=7,
-        key_name="k", user="ada", session_id="s" * 200, agent_id="agent-1",
+        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="team_1", key_id=7,
+        user="user_1", session_id="s" * 200, agent_id="agent-1",
         parent_agent_id="agent-0", ip="192.0.2.7", user_agent="claude-cli/2.1.329 (external, cli)",
         client_name="claude-cli", client_version="2.1.329", api_version="2024-01-01",
         betas=["a-1", "b-2"], tags={"team": "blue"}, traceparent="t" * 100, stream=True,
@@ -62,8 +62,8 @@ def test_the_open_record_without_a_body_counts_the_messages():
     record = ledger_records.open_record(context, None)
 
     assert record == OpenRecord(
-        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="t", key_id=7,
-        key_name="k", user="ada", session_id="in_the_body", ip="192.0.2.7",
+        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="team_1", key_id=7,
+        user="user_1", session_id="in_the_body", ip="192.0.2.7",
         api_version="2023-06-01", model_requested="m" * 200, request_bytes=2, message_count=3,
     )  # fmt: skip
 
@@ -312,8 +312,8 @@ def test_the_initial_values_of_a_request_context():
 
     assert (context.response.context, context.live_row()["upstream"]) == (context, "")
     assert ledger_records.open_record(context, None) == OpenRecord(
-        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="t", key_id=7,
-        key_name="k", user="ada", ip="192.0.2.7", api_version="2023-06-01",
+        id=context.headers.request_id, created=context.request.created, worker=recorder.worker, team="team_1", key_id=7,
+        user="user_1", ip="192.0.2.7", api_version="2023-06-01",
     )  # fmt: skip
     assert (
         context.all_notes(),

@@ -25,7 +25,7 @@ KEY_REVOKED = EventType.KEY_REVOKED
 
 
 def record(team: str = "", event_type: str = KEY_REVOKED, **data):
-    return record_event(event_type, team=team, data=data)
+    return record_event(event_type, team=factories.team(team).ledger_id if team else "", data=data)
 
 
 def make_due() -> None:

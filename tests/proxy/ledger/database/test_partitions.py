@@ -124,7 +124,7 @@ def test_an_expired_month_of_transcripts_is_dropped_and_its_rows_stay(team):
     create_ahead(NOW)
     coming = next_month(month_of(NOW)) + 3 * DAY
     old, young = post(NOW), post(coming)
-    archive = Team.objects.create(name="archive", retention_days=120)
+    archive = Team.objects.create(name="archive", ledger_id="archive", retention_days=120)
     end = next_month(month_of(NOW))
 
     assert list(prune_transcripts(end + 119 * DAY, FOR_PURGE)) == [

@@ -28,8 +28,8 @@ START = datetime.fromtimestamp(NOON, UTC)
 
 @pytest.fixture
 def ledger(db):
-    Team.objects.create(name="short", retention_days=2)
-    Team.objects.create(name="long", retention_days=60)
+    Team.objects.create(name="short", ledger_id="short", retention_days=2)
+    Team.objects.create(name="long", ledger_id="long", retention_days=60)
     write_to_database(
         [
             ExchangeRecords(
@@ -90,8 +90,8 @@ def ada(transactional_db):
 
 def old_ledger():
     """Write ten exchanges of ten days ago, of which seven are expired."""
-    Team.objects.create(name="short", retention_days=2)
-    Team.objects.create(name="long", retention_days=60)
+    Team.objects.create(name="short", ledger_id="short", retention_days=2)
+    Team.objects.create(name="long", ledger_id="long", retention_days=60)
     at = now() - timedelta(days=10)
     batch = [
         ExchangeRecords(opening(n, team=team, created=at.timestamp() + n, body=body(f"text {n}")), [],

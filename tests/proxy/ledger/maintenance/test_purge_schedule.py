@@ -22,7 +22,7 @@ HOUR = 3
 @pytest.fixture
 def ledger(transactional_db):
     """Three exchanges of ten days ago, of a team with a retention of two days."""
-    Team.objects.create(name="short", retention_days=2)
+    Team.objects.create(name="short", ledger_id="short", retention_days=2)
     at = datetime.now(UTC) - timedelta(days=10)
     write_to_database(
         [

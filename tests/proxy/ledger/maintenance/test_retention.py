@@ -19,8 +19,8 @@ START = datetime.fromtimestamp(NOON, UTC)
 
 @pytest.fixture
 def ledger() -> None:
-    Team.objects.create(name="short", retention_days=2)
-    Team.objects.create(name="long", retention_days=60)
+    Team.objects.create(name="short", ledger_id="short", retention_days=2)
+    Team.objects.create(name="long", ledger_id="long", retention_days=60)
     shared = body("shared by both", system="the same system prompt")
     own = body("only from the short team", system="the same system prompt")
     batch = [

@@ -280,7 +280,9 @@ def test_the_store_of_this_process_is_a_file_in_the_data_directory():
 def test_a_new_price_reaches_no_counter_that_is_over_or_is_not_of_this_row(
     budgets: list[Budget], store: SqliteBudgets, clock: Clock, at_noon: None
 ):
-    other = Budget.objects.create(team=Team.objects.create(name="other"), usd=1, period="day")
+    other = Budget.objects.create(
+        team=Team.objects.create(name="other", ledger_id="other"), usd=1, period="day"
+    )
     day = window("day", "UTC", NOON)
     ledger_writer.write_to_database(
         [ExchangeRecords(opening(1, body=None), [], closing(1, answer=None))]

@@ -59,8 +59,8 @@ def test_rows_are_read_with_one_query(client, django_assert_num_queries):
     secret = factories.key("finance", scopes=["admin"])[1]
     url = "/api/v1/requests/?from=2026-11-20&to=2026-11-21&format=csv"
 
-    # The key, its timestamps on SQLite, the audit entry, the rows, the archived months.
-    with django_assert_num_queries(5):
+    # The key, its timestamps on SQLite, the audit entry, the rows, the archived months, the teams.
+    with django_assert_num_queries(6):
         answer = client.get(url, headers={"x-api-key": secret})
 
     assert len(answer.content.splitlines()) == 602

@@ -61,7 +61,7 @@ def test_pages_are_continued_by_their_cursor(get_report):
 )  # fmt: skip
 def test_filters_restrict_the_requests(get_report, query, expected):
     openings = [
-        {}, {"team": "research"}, {"key_name": "laptop"}, {"user": "ada"},
+        {}, {"team": "research"}, {"key_id": factories.key("laptop")[0].pk}, {"user": "ada"},
         {"model_requested": "gpt-x"}, {},
     ]  # fmt: skip
     rows = [send_words(f"word {n}", n, opening=opening) for n, opening in enumerate(openings)]
@@ -130,7 +130,7 @@ def test_each_search_is_in_the_audit_log(client, get_report):
 
     (entry,) = factories.audit(action="search")
     assert entry.detail == "for 'secret word' (team 'platform')"
-    assert (entry.user, entry.team) == ("ada", "platform")
+    assert (entry.names.user, entry.names.team) == ("ada", "platform")
 
     get_report("search", q="other")
     by_key = factories.audit(action="search")[-1]

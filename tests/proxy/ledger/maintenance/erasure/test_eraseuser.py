@@ -14,7 +14,8 @@ from django.utils.timezone import now
 from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.erasure import account, archived_months, erase, erased_users, journals, requests
-from proxy.erasure.person import Person, pseudonym_of
+from proxy.erasure import person as persons
+from proxy.erasure.person import pseudonym_of
 from proxy.ledger.archive import files, reading
 from proxy.ledger.journal import locks, records
 from proxy.ledger.journal.journal import Journal
@@ -31,6 +32,7 @@ from proxy.models import (
     Export,
     ExportState,
     Part,
+    Person,
     SessionOutcomeDay,
     Transcript,
     UsageByCallerDay,
@@ -52,7 +54,10 @@ def data_dir(settings, tmp_path):
 
 @pytest.fixture
 def ledger(data_dir):
-    """Requests of Ada and of Ben: two of each in an archived month, and two with transcripts."""
+    """Requests of Ada and of Ben: two of each in an archived month, and two with transcripts.
+
+    Both are users of a version whose rows had names: the names are their ids.
+    """
     factories.price()
     User.objects.create_superuser("root")
     batch = []
@@ -60,9 +65,12 @@ def ledger(data_dir):
         user = User.objects.create(
             username=name, email=f"{mark}@example.com", first_name=f"A{mark}"
         )
+        Person.objects.filter(user=user).delete()
+        Person.objects.create(pk=name, user=user)
         key = factories.key(f"{mark}-laptop", user=user)[0]
         for day in range(2):
             opening = {"user": name, "session_id": f"{mark}-{day}", "tags": {"app": f"{mark}-tag"}}
+            opening["key_name"] = key.name
             at = OCTOBER + timedelta(days=day)
             archived = factories.exchange_records(
                 at=at, key=key, with_content=False, opening=opening
@@ -142,7 +150,7 @@ STEPS = [
 )
 def test_a_run_after_a_kill_erases_the_rest(ledger, owner, step, when):
     with killed_at(owner, step, 1, when):
-        erase.erase(Person.load(NAME), without_progress, batch=1)
+        erase.erase(persons.Person.load(NAME), without_progress, batch=1)
 
     run("--yes")
 
@@ -246,7 +254,7 @@ def test_running_requests_must_end_first_and_the_keys_stop_at_once(ledger):
     row = factories.record(at=factories.NOON, key=key, closed=False, opening={"user": NAME})
 
     with pytest.raises(erase.StillRunning, match="not finished: 1"):
-        erase.erase(Person.load(NAME), without_progress, posted_within_s=0)
+        erase.erase(persons.Person.load(NAME), without_progress, posted_within_s=0)
 
     key.refresh_from_db()
     assert key.revoked is not None
@@ -275,7 +283,7 @@ def test_records_of_a_journal_are_overwritten_in_place(ledger):
         journal = Journal(lock, reserve_bytes=65_536)
         journal.start()
         journal.append_and_wait(mine.opening, mine.closing, other.opening, other.closing)
-        person = Person.load(NAME)
+        person = persons.Person.load(NAME)
         assert journals.erase(conf.data_dir, person, only_count=True).waiting == 1
         journal.stop()
     sizes = [path.stat().st_size for path in conf.data_dir.glob("journal-*/*.segment")]
@@ -292,10 +300,10 @@ def test_records_of_a_journal_are_overwritten_in_place(ledger):
 
 
 def test_a_restored_backup_is_erased_again_but_not_a_new_user_of_that_name(ledger):
-    person = Person.load(NAME)
+    person = persons.Person.load(NAME)
     erased_users.add(person)
     User.objects.filter(username="ben").update(date_joined=person.until + timedelta(days=1))
-    erased_users.add(Person.load("ben", datetime(2020, 1, 1, tzinfo=UTC)))
+    erased_users.add(persons.Person.load("ben", datetime(2020, 1, 1, tzinfo=UTC)))
 
     assert [each.name for each in erased_users.people_with_data()] == [NAME]
     assert erase.erase_again() == 1
@@ -329,8 +337,9 @@ def test_a_damaged_list_of_erased_users_is_reported(data_dir):
 
 
 def test_names_are_replaced_as_whole_words_only():
-    User.objects.create(username="ann", email="ann@example.com", first_name="Ann", last_name="Lee")
-    person = Person.load("ann")
+    names = {"username": "ann", "first_name": "Ann", "last_name": "Lee"}
+    user = User.objects.create(email="ann@example.com", **names)
+    person = persons.Person.load(user.person.pk)
     new = person.pseudonym
 
     for text, expected in (
