@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from django.db.models import Q
 
 from proxy.ledger.posting.exchange_columns import AnyRow
-from proxy.models import ApiKey, FormerName, Identity, NameKind, SavedReport, ledger_names
+from proxy.models import ApiKey, AuditEntry, FormerName, Identity, NameKind, SavedReport, ledger_names
 from proxy.secrets import derive
 
 MARK: Final = "erased-"
@@ -67,7 +67,7 @@ class Person:
     own: frozenset[tuple[str, str]]
     """Rows about the person, as in the audit log: kind of the object and its id."""
     texts: tuple[str, ...]
-    """The names of the person that are replaced in texts: user name, e-mail address, full name."""
+    """What is replaced in texts: user names, the id, e-mail address, full name."""
 
     @classmethod
     def load(cls, ident: str, until: datetime | None = None) -> Self:
@@ -81,10 +81,11 @@ class Person:
         if known is None:
             former = FormerName.objects.filter(kind=NameKind.USER, ident=ident).first()
             name = former.name if former is not None else ident
-            return cls(ident, name, until, None, {}, "", frozenset(), (name,))
+            texts = tuple(dict.fromkeys((name, ident)))
+            return cls(ident, name, until, None, {}, "", frozenset(), texts)
         user, name = known.user, known.user.get_username()
         keys = ApiKey.objects.filter(user=user).select_related("team")
-        texts = [name, user.email]
+        texts = [name, ident, *_earlier_names(user), user.email]
         if user.first_name and user.last_name:
             texts.append(f"{user.first_name} {user.last_name}")
         return cls(
@@ -157,6 +158,18 @@ class Person:
         if isinstance(value, list):
             return [self.replace_in(each, key_id=key_id) for each in value]
         return value
+
+
+def _earlier_names(user: Any) -> Iterator[str]:
+    """Yield the user names before each change, except those that another user has now."""
+    entries = AuditEntry.objects.filter(model="user", object_id=str(user.pk))
+    names = {
+        changes["username"]["before"]
+        for changes in entries.values_list("changes", flat=True)
+        if changes.get("username", {}).get("before")
+    }
+    others = ledger_names.Person.objects.filter(user__username__in=names).exclude(user=user)
+    yield from names - set(others.values_list("user__username", flat=True))
 
 
 def _rows_about(user: Any) -> Iterator[tuple[str, str]]:

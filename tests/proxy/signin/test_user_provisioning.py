@@ -40,11 +40,14 @@ class TestTheSubject:
 
         assert User.objects.get().username.startswith(f"{name}-")
 
-    def test_does_not_get_a_name_that_the_ledger_contains(self, provider):
-        factories.record(opening={"user": "alice"})
+    def test_gets_the_name_of_a_deleted_user_without_the_requests(self, provider):
+        factories.staff("alice")
+        old = factories.record(opening={"user": "alice"})
+        User.objects.all().delete()
         sign_in(provider)
 
-        assert User.objects.get().username.startswith("alice-")
+        created = User.objects.get(username="alice")
+        assert created.person.pk != old.user
 
     def test_gets_a_name_without_special_characters(self, provider):
         provider.claims = {"preferred_username": "<img src=x>\0 ä"}

@@ -8,6 +8,7 @@ from proxy.counters.sqlite_budgets import SqliteBudgets
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.models import ApiKey, Budget, Exchange, Team
+from proxy.models.ledger_names import person_id
 from tests.proxy.ledger.amending import set_cost
 from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
 
@@ -23,7 +24,12 @@ def test_a_row_counts_for_its_team_key_and_user(team: Team, store: SqliteBudgets
     owners = [{"team": team}, {"key": new}, {"user": ada}, {"key": other_key}]
     created = [Budget.objects.create(usd=1, period="day", **owner) for owner in owners]
     for number, (key, user, name) in enumerate(
-        [(new, "ada", "platform"), (old, "ben", "platform"), (None, "ada", "other")], start=1
+        [
+            (new, person_id(ada), "platform"),
+            (old, "ben", "platform"),
+            (None, person_id(ada), "other"),
+        ],
+        start=1,
     ):
         opened = opening(number, body=None, key_id=key and key.pk, user=user, team=name)
         usage = {"input": 10**number, "output": 0, "source": "reported"}

@@ -354,6 +354,32 @@ def test_names_are_replaced_as_whole_words_only():
         assert person.replace_in({"a": [text]}) == {"a": [expected]}
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_renamed_or_deleted_user_of_this_version_is_erased(data_dir, is_deleted):
+    """The rows have an id that says nothing; the names are in one place, and in texts."""
+    User.objects.create_superuser("root")
+    user = User.objects.create(username=f"{MARK}-before")
+    user.username = f"{MARK}-now"
+    user.save()
+    key = factories.key(f"{MARK}-laptop", user=user)[0]
+    row = factories.record(key=key, opening={"user": user.username})
+    record(Action.READ, row, detail=f"{MARK}-now and {user.person.pk}")
+    ident = user.person.pk
+    if is_deleted:
+        key.delete()
+        user.delete()
+    assert MARK not in repr((row.user, row.key_name, ident))
+
+    run("--yes", name=f"{MARK}-now")
+
+    # Of a deleted account, the audit log does not say which earlier names and keys it had.
+    left = {"AuditEntry.changes", "AuditEntry.object_name"} if is_deleted else set()
+    assert columns_with_the_mark() <= left
+    row.refresh_from_db()
+    assert row.user == pseudonym_of(ident)
+    assert not Person.objects.filter(pk=ident).exists()
+
+
 def test_an_archived_month_that_is_still_in_the_database_is_written_again(ledger, data_dir):
     """The rows of September are in the file and in the database."""
     key = ApiKey.objects.get(name=f"{MARK}-laptop")
