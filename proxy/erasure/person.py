@@ -13,7 +13,15 @@ from typing import Any, Final, Self
 from django.db.models import Q
 
 from proxy.ledger.posting.exchange_columns import AnyRow
-from proxy.models import ApiKey, AuditEntry, FormerName, Identity, NameKind, SavedReport, ledger_names
+from proxy.models import (
+    ApiKey,
+    AuditEntry,
+    FormerName,
+    Identity,
+    NameKind,
+    SavedReport,
+    ledger_names,
+)
 from proxy.secrets import derive
 
 MARK: Final = "erased-"
@@ -81,8 +89,8 @@ class Person:
         if known is None:
             former = FormerName.objects.filter(kind=NameKind.USER, ident=ident).first()
             name = former.name if former is not None else ident
-            texts = tuple(dict.fromkeys((name, ident)))
-            return cls(ident, name, until, None, {}, "", frozenset(), texts)
+            known_as = tuple(dict.fromkeys((name, ident)))
+            return cls(ident, name, until, None, {}, "", frozenset(), known_as)
         user, name = known.user, known.user.get_username()
         keys = ApiKey.objects.filter(user=user).select_related("team")
         texts = [name, ident, *_earlier_names(user), user.email]

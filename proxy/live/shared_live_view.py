@@ -86,7 +86,8 @@ class LiveViewStore:
         for text in snapshots:
             snapshot = _decode_or(text, _decode_snapshot, ProcessSnapshot(0.0))
             if snapshot.at > now - STALE_S:
-                rows += snapshot.rows
+                # A process of an earlier version writes rows without ids: nobody may see those.
+                rows += [row for row in snapshot.rows if "team_id" in row]
         return rows
 
     def request_stop(self, order: StopOrder) -> None:

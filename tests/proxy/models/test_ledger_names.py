@@ -26,7 +26,8 @@ def test_the_upgrade_makes_the_names_ids_and_records_the_end_of_the_chain() -> N
     migration.give_names_as_ids(apps, editor)
     migration.seal_head(apps, editor)
 
-    assert (Team.objects.get().ledger_id, Person.objects.get().pk) == (row.team, row.user)
+    person = Person.objects.get(user__username="ada")
+    assert (Team.objects.get(name="red").ledger_id, person.pk) == (row.team, row.user)
     head = LedgerHead.objects.get()
     [entry] = AuditEntry.objects.filter(action="run")
     assert f"at link {head.sequence} of the hash chain" in entry.detail

@@ -84,6 +84,8 @@ def test_two_renames_show_no_transcript_of_another_team(api, root):
         assert factories.page(client, own[other]).status_code == 404
         transcript = client.get(f"/api/v1/requests/{own[other].pk}/transcript/")
         assert transcript.status_code == 404
+        found = client.get("/api/v1/search/?q=northern+harbour").json()["data"]
+        assert [each["request_id"] for each in found] == [own[name].pk]
     assert grouped(root, "usage", "team") == ["north", "old"]
     assert "old / key" in factories.page(root, own["north"]).content.decode()
 

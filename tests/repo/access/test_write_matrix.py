@@ -28,8 +28,10 @@ from proxy.models import (
     BudgetNotice,
     Drift,
     Export,
+    FormerName,
     Identity,
     Pause,
+    Person,
     Price,
     Purge,
     Route,
@@ -60,7 +62,7 @@ WRITABLE = (
     *apps.get_app_config("auth").get_models(include_auto_created=True),
     *(Team, ApiKey, Budget, Route, RouteTarget, Price, Upstream, UpstreamPolicy, Drift, Pause),
     *(SavedView, Export, Purge, Identity, BudgetNotice, AuditEntry),
-    *(SavedReport, Webhook, WebhookEvent, WebhookDelivery),
+    *(SavedReport, Webhook, WebhookEvent, WebhookDelivery, Person, FormerName),
 )
 """Models that a user may write. Only the gateway writes the others: the ledger and its rollups."""
 COMPARED = tuple(model._meta.db_table for model in WRITABLE)

@@ -28,10 +28,10 @@ def key():
 
 
 def events():
-    return [
-        (event.type, event.team, json.loads(event.body)["data"])
-        for event in WebhookEvent.objects.order_by("created")
-    ]
+    """Return type, name of the team and data of each event."""
+    found = WebhookEvent.objects.order_by("created")
+    bodies = [(event.type, json.loads(event.body)["data"]) for event in found]
+    return [(event_type, data["team"] or "", data) for event_type, data in bodies]
 
 
 def by_command(key):

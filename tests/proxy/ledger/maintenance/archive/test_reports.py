@@ -137,7 +137,7 @@ def test_a_key_sees_archived_rows_as_it_saw_them_before(
     own = factories.record(at=JUNE, key=key, team="research", with_content=False)
     team = ledger.filter(team="research") if Scope.REPORTS in scopes else ledger.filter(pk=own.pk)
     visible = {row.pk for row in team}
-    foreign = ledger.filter(team="platform").first().pk
+    foreign = ledger.filter(team=factories.team().ledger_id).first().pk
     headers = {"x-api-key": secret}
     questions = [("requests", RANGE), ("sessions", RANGE), (f"requests/{own.pk}", {})]
     before = [client.get(f"/api/v1/{path}/", q, headers=headers).json() for path, q in questions]
