@@ -259,10 +259,10 @@ def test_wrong_list_parameters_are_named(send, path):
 
 
 def test_a_budget_of_some_models_counts_only_their_cost(send):
-    Team.objects.create(name="research")
+    team = Team.objects.create(name="research")
     for model, cost in (("claude-opus-5", 7), ("claude-haiku-5", 11)):
         UsageQuarterHour.objects.create(
-            id=model.encode(), start=now(), team="research", model_requested=model,
+            id=model.encode(), start=now(), team=team.ledger_id, model_requested=model,
             cost_nanousd=cost * 10**9, unpriced=cost,
         )  # fmt: skip
     body = {"team": "research", "limit_usd": "10", "models_covered": ["*-opus-*"]}
