@@ -32,7 +32,7 @@ IDLE_RATE = 0.1  # events per second
 BARS = "▁▂▃▄▅▆▇█"
 WARM_MINUTES = 5.0
 LONG_MINUTES = 8.0
-FLAT_SLOPE = 1.0  # MB per ten minutes: promises.md, G04
+FLAT_SLOPE = 1.0  # MB per ten minutes
 FLAT_MB = 5.0
 """Allowed rise from the start to the end of the last two thirds of a short run."""
 

@@ -1,4 +1,4 @@
-"""Measure the mutation score of promise G23: the share of injected faults that the tests detect.
+"""Measure the mutation score: the share of injected faults that the tests detect.
 
     python -m benchmarks.mutation                         a sample of each module
     python -m benchmarks.mutation --only auth --share 5   five times as many mutants of it

@@ -138,7 +138,7 @@ TABLE: Final = (
         "BRIDGE_PING_INTERVAL_S", "15", "A stream without events for this time gets a `ping`."
     ),
     Variable(
-        "BRIDGE_HOLD_S",
+        "BRIDGE_FIRST_EVENT_WAIT_S",
         "10",
         "Maximum time that the status 200 is delayed to wait for the upstream's first event.",
     ),
@@ -244,6 +244,10 @@ TABLE: Final = (
 VARIABLES: Final = {variable.name: variable for variable in TABLE}
 
 
+FORMER_NAMES: Final = {"BRIDGE_FIRST_EVENT_WAIT_S": "BRIDGE_HOLD_S"}
+"""Variable -> its deprecated name, which still counts unless the variable itself is set."""
+
+
 def env_str(name: str) -> str:
     """Return the variable's text, else the text of the file in ``<name>_FILE``, else the default.
 
@@ -251,6 +255,8 @@ def env_str(name: str) -> str:
     never filled in.
     """
     variable = VARIABLES[name]
+    if f"{name}_FILE" not in os.environ and name not in os.environ:
+        name = FORMER_NAMES.get(name, name)
     path = os.environ.get(f"{name}_FILE")
     value = os.environ.get(name) if path is None else _file_text(name, path)
     if value is None:

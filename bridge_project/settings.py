@@ -8,6 +8,7 @@ from typing import Any
 import dj_database_url
 
 from .env import (
+    FORMER_NAMES,
     TABLE,
     env_bool,
     env_choice,
@@ -26,6 +27,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 # Settings of the gateway; the Django app "proxy" reads them through proxy/conf.py.
 BRIDGE_VARIABLES = TABLE
+BRIDGE_FORMER_NAMES = FORMER_NAMES
 DATA_DIR = Path(env_str("BRIDGE_DATA_DIR")).absolute()
 REDIS_URL = env_url(
     "REDIS_URL", "redis", "rediss", "unix",
@@ -34,7 +36,7 @@ REDIS_URL = env_url(
 REDIS_TIMEOUT_S = env_seconds("BRIDGE_REDIS_TIMEOUT_S")
 WORKERS = env_int("BRIDGE_WORKERS")
 PING_INTERVAL_S = env_seconds("BRIDGE_PING_INTERVAL_S")
-FIRST_EVENT_WAIT_S = env_seconds("BRIDGE_HOLD_S")
+FIRST_EVENT_WAIT_S = env_seconds("BRIDGE_FIRST_EVENT_WAIT_S")
 DRAIN_S = env_seconds("BRIDGE_DRAIN_S")
 KEEP_ALIVE_S = env_seconds("BRIDGE_KEEP_ALIVE_S")
 HEAD_TIMEOUT_S = env_seconds("BRIDGE_HEAD_TIMEOUT_S")
@@ -238,7 +240,7 @@ SPECTACULAR_SETTINGS = {
     "PREPROCESSING_HOOKS": ["proxy.reports.openapi.hooks.documented_paths"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "proxy.reports.openapi.hooks.complete_operations",
+        "proxy.reports.openapi.hooks.add_errors_and_formats",
     ],
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "ENUM_NAME_OVERRIDES": {"FigureSourceEnum": ["reported", "derived", "missing"]},

@@ -69,7 +69,7 @@ CHECKS: Final = (
 class CheckResult(StrEnum):
     PASSES = "passes"
     REFUSES = "refuses"
-    WARNS = "tells"  # a soft budget is exhausted; the request is accepted
+    WARNS = "warns"  # a soft budget is exhausted; the request is accepted
     UNKNOWN = "unknown"  # the values that the check needs are not available
 
 

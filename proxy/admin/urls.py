@@ -45,7 +45,7 @@ def admin_urls() -> tuple[list[Any], str, str]:
             "proxy_upstream_forget",
         ),
         _page(
-            "proxy/apikey/<int:key_id>/rehearsal/",
+            "proxy/apikey/<int:key_id>/dry-run/",
             admission_dry_run.dry_run_view,
             "proxy_admission_dry_run",
         ),

@@ -1,6 +1,7 @@
 """Prevent the start with an unknown ``BRIDGE_*`` environment variable, as it may be misspelled."""
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping
 
 from django.conf import settings
@@ -12,6 +13,8 @@ from proxy.models import Upstream, Webhook
 from proxy.secrets import ConfigError
 
 from .wait_for_database import is_new
+
+log = logging.getLogger(__name__)
 
 PREFIX = "BRIDGE_"
 KEY_PREFIX = "BRIDGE_KEY_"  # variables with secrets of gateway keys; operators choose the names
@@ -35,6 +38,10 @@ def check_environment(environ: Mapping[str, str], file: BridgeFile | None) -> No
     which may name further variables.
     """
     known = {variable.name for variable in settings.BRIDGE_VARIABLES}
+    for name, former in settings.BRIDGE_FORMER_NAMES.items():
+        known.add(former)
+        if {former, f"{former}_FILE"} & environ.keys():
+            log.warning("%s is deprecated; set %s instead", former, name)
     known |= {f"{name}_FILE" for name in known}
     known |= {*_names_in_file(file)}
     unknown = {

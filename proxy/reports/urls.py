@@ -33,11 +33,13 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "exports/<str:export_id>/download": exports_views.ExportFileView,
     "audit": audit_views.AuditView,
     "me": me.MeView,
-    "me/rehearsal": admission_dry_run.MyDryRunView,
+    "me/dry-run": admission_dry_run.MyDryRunView,
+    "me/rehearsal": admission_dry_run.FormerMyDryRunView,
     "me/keys": own_keys.OwnKeysView,
     "me/keys/<str:key_id>": own_keys.OwnKeyView,
     "me/keys/<str:key_id>/rotate": own_keys.OwnKeyRotationView,
-    "keys/<str:key_id>/rehearsal": admission_dry_run.KeyDryRunView,
+    "keys/<str:key_id>/dry-run": admission_dry_run.KeyDryRunView,
+    "keys/<str:key_id>/rehearsal": admission_dry_run.FormerKeyDryRunView,
 }
 """The reports, which are computed. The tables of the configuration have viewsets."""
 

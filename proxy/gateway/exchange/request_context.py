@@ -47,7 +47,7 @@ log = logging.getLogger("proxy.gateway")
 
 LONG_STREAM: Final = Note("answer", "dropped", "the upstream's stream after its first 32 MiB")
 LONG_ANSWER: Final = Note("answer", "dropped", "the answer's text after its first 16 Mi characters")
-READ_TO_END: Final = "heard_out"
+READ_TO_END: Final = "read_to_end"
 READ_FOR_BUDGET: Final = Note(
     "answer", "dropped", "the client left; the upstream is read to the end for its hard budget"
 )

@@ -1,11 +1,8 @@
 """Hooks of drf-spectacular: the paths to document, and what every operation has in common."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from .examples import example_of, named_example, resolved
-from .texts import ERRORS, PARAMETERS, RESPONSES, TAGS
-
-JSON: Final = "application/json"
 ERROR_SCHEMA: Final = {
     "type": "object",
     "description": "The error body of Anthropic's API.",
@@ -20,14 +17,17 @@ ERROR_SCHEMA: Final = {
         "request_id": {"type": "string"},
     },
 }
-ERROR_REFERENCE: Final = {"$ref": "#/components/schemas/Error"}
-FILES: Final = {
-    "text/csv": "created_at,cost_usd\r\n2026-11-20T09:14:03.120Z,0.004213\r\n",
-    "application/x-ndjson": '{"created_at": "2026-11-20T09:14:03.120Z", "cost_usd": "0.004213"}\n',
-    "text/event-stream": 'event: message_stop\ndata: {"type": "message_stop"}\n\n',
-    "application/octet-stream": "data: [DONE]\n\n",
+ERRORS: Final[Mapping[str, str]] = {
+    "400": "A parameter or a field of the body is unknown or invalid; the message names it.",
+    "401": "The request has neither a valid gateway key nor a session.",
+    "403": "The caller lacks the scope or the permission that the message names.",
+    "404": "The object does not exist, or the caller may not see it.",
+    "405": "The path does not support the method.",
+    "409": "The current state does not allow the request; the message has the reason.",
+    "413": "The body has too many bytes or values.",
+    "429": "The caller sent too many requests in a minute; `Retry-After` is the wait in seconds.",
+    "503": "The database or a shared store did not answer in time.",
 }
-"""Media type -> an example of a response that is a file."""
 
 
 def documented_paths(endpoints: list[Any], **_: Any) -> list[Any]:
@@ -35,72 +35,28 @@ def documented_paths(endpoints: list[Any], **_: Any) -> list[Any]:
     return [one for one in endpoints if not one[0].startswith("/api/") or one[0].endswith("/")]
 
 
-def complete_operations(result: dict[str, Any], generator: Any, **_: Any) -> dict[str, Any]:
-    """Add the errors, the formats, and the descriptions and examples that have no source."""
-    result["tags"] = TAGS
-    components = result.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    schemas["Error"] = ERROR_SCHEMA
-    components["responses"] = {f"Error{code}": _error(code) for code in ERRORS}
-    for path, operations in result["paths"].items():
-        resource = _resource(path)
+def add_errors_and_formats(result: dict[str, Any], generator: Any, **_: Any) -> dict[str, Any]:
+    """Add to every operation its errors, and the media types of a table's other formats."""
+    components = result["components"]
+    components["schemas"]["Error"] = ERROR_SCHEMA
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    components["responses"] = {
+        f"Error{code}": {"description": text, "content": content} for code, text in ERRORS.items()
+    }
+    errors = {code: {"$ref": f"#/components/responses/Error{code}"} for code in ERRORS}
+    for operations in result["paths"].values():
         for method, operation in operations.items():
-            for parameter in operation.get("parameters", ()):
-                _complete_parameter(parameter, schemas)
-            _add_formats(operation)
-            for code, response in operation["responses"].items():
-                _complete_response(resource, code, response, schemas)
-            if body := operation.get("requestBody"):
-                for content in body["content"].values():
-                    content["example"] = example_of("", content["schema"], schemas, resource)
+            _add_table_formats(operation)
             if method == "get":
-                operation["responses"]["304"] = {"description": RESPONSES["304"]}
-            errors = {code: {"$ref": f"#/components/responses/Error{code}"} for code in ERRORS}
+                not_modified = "The result has the `ETag` of the request's `If-None-Match`."
+                operation["responses"]["304"] = {"description": not_modified}
             operation["responses"] |= errors
     return result
 
 
-def _resource(path: str) -> str:
-    """Return the name by which the examples know the resource of a path."""
-    name = path.split("/")[3]
-    is_shared = path.startswith("/v1/") and name in {"me", "users"}
-    return f"organization_{name}" if is_shared else name
-
-
-def _error(code: str) -> dict[str, Any]:
-    kind, description, message = ERRORS[code]
-    example = {
-        "type": "error",
-        "error": {"type": kind, "message": message},
-        "request_id": named_example("request_id"),
-    }
-    return {
-        "description": description,
-        "content": {JSON: {"schema": ERROR_REFERENCE, "example": example}},
-    }
-
-
-def _complete_parameter(parameter: dict[str, Any], schemas: dict[str, Any]) -> None:
-    name = parameter["name"]
-    parameter.setdefault("description", PARAMETERS.get(name, ""))
-    parameter["example"] = example_of(name, parameter["schema"], schemas)
-
-
-def _add_formats(operation: dict[str, Any]) -> None:
-    """Add the media types of CSV and NDJSON to an operation whose parameter allows them."""
+def _add_table_formats(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["name"] == "format" and "csv" in parameter["schema"].get("enum", ()):
             content = operation["responses"]["200"]["content"]
             for kind in ("text/csv", "application/x-ndjson"):
                 content[kind] = {"schema": {"type": "string"}}
-
-
-def _complete_response(
-    resource: str, code: str, response: dict[str, Any], schemas: dict[str, Any]
-) -> None:
-    contents = response.get("content", {})
-    shape = contents.get(JSON, {}).get("schema", {})
-    is_page = "data" in resolved(shape, schemas).get("properties", {})
-    response["description"] = RESPONSES["page" if is_page else code]
-    for kind, content in contents.items():
-        content["example"] = FILES.get(kind) or example_of("", content["schema"], schemas, resource)

@@ -1,21 +1,14 @@
-"""The ids, the groups and the summaries of the operations in the OpenAPI document."""
+"""The parameters, ids and groups of the operations in the OpenAPI document."""
 
 import re
 from typing import Any, Final
 
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiExample
 
-from .texts import TAG_OF
+from .examples import BODIES
 
 VERBS: Final = {"create": "post", "partial_update": "patch", "destroy": "delete"}
-SUMMARIES: Final = {
-    "list": "List the {many}",
-    "create": "Create a row of the {many}",
-    "retrieve": "Return one of the {many}",
-    "partial_update": "Change one of the {many}",
-    "destroy": "Remove one of the {many}",
-}
-"""Action of a viewset -> the summary of its operation."""
 
 
 class OperationSchema(AutoSchema):
@@ -42,16 +35,15 @@ class OperationSchema(AutoSchema):
     def _get_pagination_parameters(self) -> list[Any]:
         return []
 
+    def get_examples(self) -> list[OpenApiExample]:
+        body = BODIES.get(self.get_operation_id())
+        return [OpenApiExample("example", value=body, request_only=True)] if body else []
+
     def get_tags(self) -> list[str]:
         """Group the operations by their resource: the part of the path after the version."""
         if self.path.startswith("/v1/organizations/"):
             return ["organizations"]
-        resource = self.path.split("/")[3]
-        return [TAG_OF.get(resource, resource) or "index"]
-
-    def get_summary(self) -> str | None:
-        template = SUMMARIES.get(getattr(self.view, "action", None) or "")
-        return template.format(many=self.view.resource) if template else None
+        return [self.path.split("/")[3] or "index"]
 
     def get_operation_id(self) -> str:
         if action := getattr(self.view, "action", None):

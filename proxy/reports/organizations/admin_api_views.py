@@ -53,8 +53,12 @@ class MeView(AdminApiView):
 
 class ListParameters(AdminApiParameters):
     limit = Number(min_value=1, max_value=1000, default=20)
-    after_id = serializers.CharField(max_length=200, default="")
-    before_id = serializers.CharField(max_length=200, default="")
+    after_id = serializers.CharField(
+        max_length=200, default="", help_text="The `last_id` of the previous page."
+    )
+    before_id = serializers.CharField(
+        max_length=200, default="", help_text="The `first_id` of the following page."
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("after_id") and attrs.get("before_id"):
@@ -213,9 +217,12 @@ class UserView(AdminApiView):
 
 
 class WorkspaceParameters(ListParameters):
-    # This has no effect, because teams are not archived.
-    include_archived = serializers.BooleanField(default=False)
-    include_default = serializers.BooleanField(default=True)
+    include_archived = serializers.BooleanField(
+        default=False, help_text="Without effect: teams are not archived."
+    )
+    include_default = serializers.BooleanField(
+        default=True, help_text="Without effect: there is no default workspace."
+    )
     ids = repeatable()
 
 

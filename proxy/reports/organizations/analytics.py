@@ -59,7 +59,7 @@ class AnalyticsParameters(WindowParameters):
     time_bucket_width = Choice(choices=["1d", "1h"], default="1d")
     limit = Number(min_value=1, max_value=1000, default=20)
     group_by = repeatable(GROUPS)
-    actor_ids = repeatable()
+    actor_ids = repeatable(help_text="Only requests of these gateway keys.")
     session_ids = repeatable()
     context_windows = repeatable(("0-200k", "200k-1M"))
     service_tiers = repeatable()

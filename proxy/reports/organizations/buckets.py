@@ -54,8 +54,13 @@ class AdminApiParameters(serializers.Serializer[Any]):
 
 
 class WindowParameters(AdminApiParameters):
-    starting_at = serializers.CharField(max_length=40)
-    ending_at = serializers.CharField(max_length=40, default="")
+    starting_at = serializers.CharField(
+        max_length=40,
+        help_text="Start, inclusive: RFC 3339, rounded down to the start of a bucket.",
+    )
+    ending_at = serializers.CharField(
+        max_length=40, default="", help_text="End, exclusive: RFC 3339. Default: now."
+    )
     bucket_width = Choice(choices=list(WIDTHS), default="1d")
     limit = Number(min_value=1, required=False)
     page = serializers.CharField(max_length=500, default="")
@@ -113,8 +118,8 @@ def bucket_page(window: Window, results: dict[int, list[dict[str, Any]]]) -> dic
     }
 
 
-def repeatable(choices: Sequence[str] = ()) -> Values:
+def repeatable(choices: Sequence[str] = (), help_text: str | None = None) -> Values:
     """Return a field for a parameter that may be repeated as ``name`` or ``name[]``."""
     if choices:
-        return Values(child=Choice(choices=list(choices)))
-    return Values()
+        return Values(child=Choice(choices=list(choices)), help_text=help_text)
+    return Values(help_text=help_text)

@@ -32,7 +32,7 @@ ACTOR: Final = ("team", "key")
 
 
 class ClaudeCodeParameters(AdminApiParameters):
-    starting_at = serializers.CharField(max_length=40)
+    starting_at = serializers.CharField(max_length=40, help_text="The day, in UTC.")
     limit = Number(min_value=1, max_value=1000, default=20)
     page = serializers.CharField(max_length=500, default="")
 

@@ -44,16 +44,20 @@ TIERS: Final = ("standard", "batch", "priority", "priority_on_demand", "flex", "
 
 class UsageReportParameters(WindowParameters):
     group_by = repeatable(list(DIMENSIONS))
-    account_ids = repeatable()
+    account_ids = repeatable(help_text="Only requests of these users.")
     api_key_ids = repeatable()
-    service_account_ids = repeatable()
-    workspace_ids = repeatable()
+    service_account_ids = repeatable(help_text="The gateway has no service accounts.")
+    workspace_ids = repeatable(help_text="Only requests of these teams.")
     models = repeatable()
     service_tiers = repeatable(TIERS)
     context_window = repeatable(("0-200k", "200k-1M"))
     inference_geos = repeatable(("global", "us", "not_available"))
     speeds = repeatable(("standard", "fast"))
-    models_as = Choice(choices=MODELS_AS, default=REQUESTED)
+    models_as = Choice(
+        choices=MODELS_AS,
+        default=REQUESTED,
+        help_text="The name of a model: as the client requested it, or as it was sent upstream.",
+    )
 
 
 class UsageReportView(ReportView):

@@ -82,6 +82,7 @@ LIST_MEMBERS: Final[Mapping[str, tuple[str, str]]] = {
     "tool": ("tool_names", "Name of a tool that the response called."),
     "beta": ("betas", "Name of a beta feature in the request."),
 }
+READ_TO_END: Final = {"read_to_end", "heard_out"}  # the second is the word of 1.0
 LAST_CHARACTER: Final = "\U0010ffff"
 COSTS: Final[Mapping[str, str]] = {"min_cost_usd": "gte", "max_cost_usd": "lte"}
 FINISHED_BOUNDS: Final[Mapping[str, str]] = {"finished_from": "gte", "finished_to": "lt"}
@@ -176,6 +177,8 @@ def filter_requests(rows: QuerySet[Exchange], query: Mapping[str, Any]) -> Query
     rows = rows.filter(
         query["condition"], created__gte=time_range.start, created__lt=time_range.end
     )
+    if READ_TO_END & {*(query.get("error_code") or ())}:
+        query = {**query, "error_code": [*query["error_code"], *READ_TO_END]}
     rows = only_values(rows, query, {**TEXTS, **INTEGERS, **SOURCES})
     rows = rows.filter(**dict(_field_lookups(query)))
     if query.get("q"):

@@ -1,9 +1,9 @@
 """The admission dry run: whether the gateway would admit a request, and what each limit leaves."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.http import Http404, HttpResponseBase
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 from rest_framework.request import Request
@@ -28,6 +28,8 @@ from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
 from proxy.reports.core.references import parse_key_id
 from proxy.reports.core.rendering import Row
 from proxy.times import rfc3339
+
+DEPRECATED_SINCE: Final = 1_796_083_200  # 2026-12-01, in Unix seconds
 
 
 class DryRunParameters(JsonOnlyParameters):
@@ -56,7 +58,7 @@ class CheckRow(serializers.Serializer[Any]):
     )
     fate = serializers.ChoiceField(
         choices=[result.value for result in CheckResult],
-        help_text="Result of the check; `tells`: a soft budget is exhausted and only warns.",
+        help_text="Result of the check; `warns`: a soft budget is exhausted and only warns.",
     )
     status = serializers.IntegerField(
         help_text="HTTP status of the response if this check refuses."
@@ -121,7 +123,7 @@ def _row(finding: CheckFinding) -> Row:
 
 
 class DryRunBase(ReportView):
-    """Base of the dry runs. Operation ids contain the name in the path, ``rehearsal``."""
+    """Base of the dry runs."""
 
     parameters: ClassVar[type[serializers.Serializer[Any]]] = DryRunParameters
 
@@ -145,7 +147,7 @@ class KeyDryRunView(DryRunBase):
     queryset, of_teams = ApiKey.objects.all(), True
     refusal = "this needs a key with the scope 'admin' or 'keys:write'"
 
-    @extend_schema("rehearsal", responses=DryRunResult)
+    @extend_schema("dry_run", responses=DryRunResult)
     def get(self, request: Request, key_id: str) -> HttpResponseBase:
         key = visible_keys(config_reader_of(request)).filter(pk=parse_key_id(key_id)).first()
         if key is None:
@@ -158,8 +160,30 @@ class MyDryRunView(DryRunBase):
 
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema("my_rehearsal", responses=DryRunResult)
+    @extend_schema("my_dry_run", responses=DryRunResult)
     def get(self, request: Request) -> HttpResponseBase:
         if not isinstance(request.auth, ApiKey):
-            raise ParseError("a session has no key; use keys/{key_id}/rehearsal/")
+            raise ParseError("a session has no key; use keys/{key_id}/dry-run/")
         return self.dry_run(request.auth)
+
+
+class FormerPath(ReportView):
+    """A deprecated path: the header ``Deprecation`` of RFC 9745, and a link to the new path."""
+
+    def finalize_response(
+        self, request: Request, response: Response, *args: Any, **kwargs: Any
+    ) -> Response:
+        response["Deprecation"] = f"@{DEPRECATED_SINCE}"
+        new_path = request.path.replace("/rehearsal", "/dry-run")
+        response["Link"] = f'<{new_path}>; rel="successor-version"'
+        return super().finalize_response(request, response, *args, **kwargs)
+
+
+@extend_schema_view(get=extend_schema("rehearsal", deprecated=True))
+class FormerKeyDryRunView(FormerPath, KeyDryRunView):
+    """The former path of the dry run of a key."""
+
+
+@extend_schema_view(get=extend_schema("my_rehearsal", deprecated=True))
+class FormerMyDryRunView(FormerPath, MyDryRunView):
+    """The former path of the dry run of the caller's own key."""

@@ -170,7 +170,8 @@ def test_twenty_thousand_requests_are_copied_despite_kills(
     gateway.environment["DATABASE_URL"] = postgres.url
     with gateway:
         assert read(gateway) == before
-        assert "19,600 links checked: everything" in gateway.manage("verifyledger")
+        # 19,600 closed requests, and links of the audit log
+        assert re.search(r"19,6\d\d links checked: everything", gateway.manage("verifyledger"))
 
 
 @pytest.mark.slow
@@ -235,7 +236,7 @@ def test_a_copy_reads_the_files_of_archived_months(tmp_path: Path, postgres: Pos
     result = json.loads(copied.stdout)
     assert {"table": "proxy_exchange", "original": 0, "copy": 0} in result["tables"]
     assert {"table": "proxy_archivedmonth", "original": 1, "copy": 1} in result["tables"]
-    assert result["links"] == {"original": 40, "copy": 40}
+    assert result["links"]["copy"] == result["links"]["original"] >= 40
     gateway.environment["DATABASE_URL"] = postgres.url
     with gateway:
         assert json.loads(gateway.request("GET", path).body) == before

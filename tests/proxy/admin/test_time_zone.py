@@ -70,7 +70,7 @@ WITHOUT_TIMES = {
     # charts and sums: the zone of the dashboard has its own tests; these sum whole UTC days and say so
     "admin/", "admin/comparison/", "admin/outcomes/", "admin/stop-reasons/",
     # durations and settings only
-    "admin/live/", "/rehearsal/", "proxy/budget/", "proxy/team/", "proxy/route/", "proxy/upstream/",
+    "admin/live/", "/dry-run/", "proxy/budget/", "proxy/team/", "proxy/route/", "proxy/upstream/",
     "proxy/upstreampolicy/", "proxy/price/", "auth/group/", "proxy/savedreport/",
 }  # fmt: skip
 """The ends of the other URLs."""

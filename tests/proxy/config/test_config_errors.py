@@ -6,6 +6,7 @@ A wrong file or setting exits with 2; a wrong form shows an error on the page.
 import contextlib
 import html
 import json
+import os
 import re
 import sqlite3
 import tomllib
@@ -14,6 +15,7 @@ from typing import ClassVar
 import pytest
 from django.test import Client
 
+from bridge_project import env
 from proxy.bootstrap import env_check
 from proxy.config import apply, load
 from proxy.config.dump import export
@@ -246,6 +248,16 @@ class TestK04:
         env_check.check_early({"BRIDGE_OWN": "x"}, None)
         with pytest.raises(ConfigError, match="unknown setting BRIDGE_OWNN"):
             env_check.check_early({"BRIDGE_OWN": "x", "BRIDGE_OWNN": "x"}, None)
+
+    def test_k04_a_former_name_counts_and_is_deprecated(self, monkeypatch, caplog):
+        monkeypatch.setenv("BRIDGE_HOLD_S", "3")
+
+        env_check.check_early(os.environ, None)
+
+        assert env.env_seconds("BRIDGE_FIRST_EVENT_WAIT_S") == 3
+        assert "BRIDGE_HOLD_S is deprecated; set BRIDGE_FIRST_EVENT_WAIT_S" in caplog.text
+        monkeypatch.setenv("BRIDGE_FIRST_EVENT_WAIT_S", "4")
+        assert env.env_seconds("BRIDGE_FIRST_EVENT_WAIT_S") == 4
 
     def test_k04_an_unknown_key_of_the_file_is_rejected(self, manage, tmp_path):
         message = rejected_start(manage, tmp_path, MINIMAL.replace("base_url", "base_ulr"))

@@ -66,7 +66,7 @@ def test_each_curl_example_runs(environment, tmp_path, example):
 
     if saved := re.search(r"-o (\w+\.csv)", example):
         assert len((tmp_path / saved[1]).read_text().splitlines()) == 2
-    elif "/rehearsal/" in example:
+    elif "/dry-run/" in example:
         assert json.loads(printed)["refused_by"] == "scope"  # the key has only the scope admin
     elif "idempotency-key" in example:
         assert json.loads(printed)["name"] == "mobile"

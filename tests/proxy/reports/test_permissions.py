@@ -59,7 +59,9 @@ TABLE = {
     "me/keys/<str:key_id>": ("", (401, 403, 403, 403, 404, 404, 404)),
     "me/keys/<str:key_id>/rotate": ("", (401, 403, 403, 403, 405, 405, 405)),
     # 409 for permitted callers: no gateway runs in this process
+    "me/dry-run": ("?model=claude-opus-5-5", (401, 409, 409, 409, 400, 400, 400)),
     "me/rehearsal": ("?model=claude-opus-5-5", (401, 409, 409, 409, 400, 400, 400)),
+    "keys/<str:key_id>/dry-run": ("?model=m", (401, 403, 403, 409, 403, 403, 409)),
     "keys/<str:key_id>/rehearsal": ("?model=m", (401, 403, 403, 409, 403, 403, 409)),
     "exports": ("", OWN),
     "exports/<str:export_id>": ("", OTHERS_EXPORT),

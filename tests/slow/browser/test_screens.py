@@ -41,7 +41,7 @@ PAGES = {
     "upstream": ["proxy/upstream/", "#result_list tbody th a"],
     "key": ["proxy/apikey/", "#result_list tbody th a"],
     "admission dry run": [
-        "proxy/apikey/", "#result_list tbody th a", "a[href$='/rehearsal/']", ".mb-bar-form button",
+        "proxy/apikey/", "#result_list tbody th a", "a[href$='/dry-run/']", ".mb-bar-form button",
     ],
 }  # fmt: skip
 """Page -> its path, and the links that lead from there to the page."""

@@ -26,13 +26,13 @@ def key(db):
 
 def page(client, key, **params):
     with gateway_snapshot():
-        return client.get(f"/admin/proxy/apikey/{key.pk}/rehearsal/", params)
+        return client.get(f"/admin/proxy/apikey/{key.pk}/dry-run/", params)
 
 
 def test_the_page_of_a_key_links_to_the_dry_run(root, key):
     shown = root.get(f"/admin/proxy/apikey/{key.pk}/change/").content.decode()
 
-    assert f'href="/admin/proxy/apikey/{key.pk}/rehearsal/"' in shown
+    assert f'href="/admin/proxy/apikey/{key.pk}/dry-run/"' in shown
     empty = page(root, key)
     assert empty.context["result"] is None
     assert "Admitted" not in empty.content.decode()
@@ -83,7 +83,7 @@ def test_invalid_input_shows_a_form_error(root, key):
 
 
 def test_without_a_gateway_in_the_process_an_error_is_shown(root, key):
-    url = f"/admin/proxy/apikey/{key.pk}/rehearsal/?model=m&input_tokens=1&max_tokens=1"
+    url = f"/admin/proxy/apikey/{key.pk}/dry-run/?model=m&input_tokens=1&max_tokens=1"
 
     assert "The dry run is not possible" in root.get(url).content.decode()
 

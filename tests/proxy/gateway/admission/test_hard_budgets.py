@@ -78,7 +78,7 @@ def test_a_client_disconnect_is_charged_by_the_usage_of_the_upstream(
     gate.set()
 
     stored = newest_row(model_requested=name)
-    assert (stored.outcome, stored.status, stored.detail) == ("client_gone", 499, "heard_out")
+    assert (stored.outcome, stored.status, stored.detail) == ("client_gone", 499, "read_to_end")
     assert (stored.input_source, stored.output_source) == ("reported", "reported")
     assert stored.cost_nanousd == REPORTED
     assert "its hard budget" in stored.notes[0]["reason"]

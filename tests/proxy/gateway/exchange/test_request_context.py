@@ -256,7 +256,7 @@ def test_the_upstream_is_read_to_the_end_if_it_bills_the_whole_response(
 
     assert context.should_drain_upstream() is (drains_on_disconnect and has_attempt)
     if drains_on_disconnect and has_attempt:
-        assert (context.ending.outcome, context.ending.detail) == ("client_gone", "heard_out")
+        assert (context.ending.outcome, context.ending.detail) == ("client_gone", "read_to_end")
         assert context.all_notes() == [request_context.READ_FOR_BILLING]
     else:
         assert (context.ending.outcome, context.ending.detail, context.all_notes()) == ("", "", [])

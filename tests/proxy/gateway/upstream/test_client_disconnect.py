@@ -105,7 +105,7 @@ def test_the_row_has_the_usage_that_the_upstream_bills(gateway, scripted, draine
     assert (stored.outcome, stored.status, stored.delivered) == ("client_gone", 499, False)
     assert (stored.input_tokens, stored.output_tokens) == BILLED
     assert (stored.input_source, stored.output_source) == ("reported", "reported")
-    assert (stored.stop_reason, stored.detail) == ("end_turn", "heard_out")
+    assert (stored.stop_reason, stored.detail) == ("end_turn", "read_to_end")
     assert "the client left" in stored.notes[0]["reason"]
     scripted.wait_until(lambda _: scripted.requests_for(model)[0].ending)
     assert scripted.requests_for(model)[0].ending == "answered"

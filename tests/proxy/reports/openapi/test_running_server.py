@@ -43,7 +43,7 @@ def test_every_response_of_a_running_gateway_matches_the_schema(tmp_path):
 
 def _wait_until_known(gateway, objects):
     """Wait until the gateway has loaded the keys and routes of the seed."""
-    path = "/api/v1/me/rehearsal/?model=claude-opus-5-5&input_tokens=1&max_tokens=1"
+    path = "/api/v1/me/dry-run/?model=claude-opus-5-5&input_tokens=1&max_tokens=1"
     headers = {"x-api-key": objects["secrets"]["messages"]}
     deadline = time.monotonic() + 60
     while gateway.request("GET", path, headers=headers, authorized=False).status != 200:

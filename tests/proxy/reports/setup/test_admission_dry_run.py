@@ -10,7 +10,7 @@ from tests.proxy.admin import factories
 from tests.proxy.reports.live_server import gateway_snapshot
 
 pytestmark = pytest.mark.django_db
-OWN_KEY = "/api/v1/me/rehearsal/"
+OWN_KEY = "/api/v1/me/dry-run/"
 
 
 @pytest.fixture
@@ -83,11 +83,19 @@ def test_an_admin_key_can_run_a_dry_run_for_any_key(client, ci):
     finance, secret = factories.key("finance", of="research", scopes=["admin"])
     finance.secret = secret
 
-    other = dry_run(client, finance, f"/api/v1/keys/apikey_{ci.pk}/rehearsal/")
-    unknown = dry_run(client, finance, "/api/v1/keys/999999/rehearsal/")
+    other = dry_run(client, finance, f"/api/v1/keys/apikey_{ci.pk}/dry-run/")
+    unknown = dry_run(client, finance, "/api/v1/keys/999999/dry-run/")
 
     assert other.json()["doors"][0]["of"] == "key platform/ci"
     assert unknown.status_code == 404
+
+
+def test_the_former_path_answers_and_names_its_successor(client, ci):
+    answer = dry_run(client, ci, "/api/v1/me/rehearsal/")
+
+    assert answer.json()["targets"] == dry_run(client, ci).json()["targets"]
+    assert answer.headers["Deprecation"].startswith("@")
+    assert answer.headers["Link"] == '</api/v1/me/dry-run/>; rel="successor-version"'
 
 
 def test_the_leader_of_a_team_gets_no_figures_of_a_members_budget(client, ci):
@@ -99,7 +107,7 @@ def test_the_leader_of_a_team_gets_no_figures_of_a_members_budget(client, ci):
     def checks(user):
         client.force_login(user)
         with gateway_snapshot():
-            answer = client.get(f"/api/v1/keys/apikey_{ci.pk}/rehearsal/", {"model": "claude-x"})
+            answer = client.get(f"/api/v1/keys/apikey_{ci.pk}/dry-run/", {"model": "claude-x"})
         return {one["door"]: one for one in answer.json()["doors"]}
 
     seen_by_lead, everything = checks(lead), checks(factories.superuser())

@@ -38,7 +38,7 @@ SHORT_TOTAL = {**LONG_TIMEOUTS, "total_s": 2.5}
 PROFILES = {"chat": "generic", "responses": "openai", "anthropic": "anthropic"}
 ENVIRONMENT = {
     "BRIDGE_PING_INTERVAL_S": "0.3",
-    "BRIDGE_HOLD_S": "2.5",  # longer than a loaded machine delays an upstream
+    "BRIDGE_FIRST_EVENT_WAIT_S": "2.5",  # longer than a loaded machine delays an upstream
     "BRIDGE_HEAD_TIMEOUT_S": "5",  # longer than a loaded machine delays a client
     "BRIDGE_BODY_TIMEOUT_S": "5",
     "BRIDGE_WRITE_TIMEOUT_S": "5",  # longer than a loaded machine delays a slow reader
