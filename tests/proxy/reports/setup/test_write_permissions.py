@@ -119,7 +119,7 @@ def check_writers(as_role, write):
     response = as_role(writer, method, route, WRITES[write])
     assert response.status_code in {200, 201, 204}, (write, response.content)
     assert AuditEntry.objects.count() > count_before
-    assert last_log_entry().user == writer
+    assert last_log_entry().names.user == writer
 
 
 def test_a_key_writes_what_its_scope_covers(as_role):
