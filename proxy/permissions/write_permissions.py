@@ -132,6 +132,10 @@ def new_team(writer: Writer, team: Team | None) -> Iterator[Fault]:
 def own_team(writer: Writer, team: Team | None) -> Iterator[Fault]:
     if team is not None and not writer.leads(team):
         yield "name", f"{team.name!r} is not one of your teams"
+    elif team is not None and not writer.has_all_teams:
+        before = Team.objects.filter(pk=team.pk).values_list("name", flat=True).first()
+        if before != team.name:
+            yield "name", f"the name stays {before!r}: you may write only for your teams"
     yield from grantable_to_members(writer, team)
 
 
