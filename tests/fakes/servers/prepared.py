@@ -26,6 +26,7 @@ VARIABLE: Final = "TESTS_PREPARED_FILES"
 
 ADMIN_PASSWORD: Final = "the password of the admin in tests"
 DELETE_ADMIN: Final = """
+DELETE FROM proxy_person;
 DELETE FROM auth_user;
 DELETE FROM proxy_revision;
 DELETE FROM proxy_auditentry WHERE model = 'user';
