@@ -453,6 +453,32 @@ class MessageComposer:
                 if self.context.finished_blocks
                 else None
             )
+        if block.further_inputs:
+            self._write_further_calls(block)
+
+    def _write_further_calls(self, block: Block) -> None:
+        """Write the calls that came in the arguments of a call, each as a block."""
+        if self.context.single_tool_call:
+            self.add_note(EXCESS_CALL)
+            return
+        self.tool_calls += len(block.further_inputs)
+        for number, value in enumerate(block.further_inputs, 1):
+            self._write_call(block, number, block.content_block["name"], value)
+
+    def _write_call(self, block: Block, number: int, name: str, value: dict[str, Any]) -> None:
+        """Write one of the calls that came in ``block`` as a block of its own."""
+        inner_block = {
+            "type": "tool_use",
+            "id": inner_id(block.content_block["id"], number),
+            "name": name,
+            "input": {},
+            **DIRECT,
+        }
+        self.writer.open_block(inner_block)
+        for piece in ("", compact_json(value)):
+            self.writer.write_delta(block.make_delta(piece))
+        finished = {**inner_block, "input": value}
+        self.writer.close_block(finished if self.context.finished_blocks else None)
 
     def _unwrap(self, block: Block) -> bool:
         """Write the calls inside a wrapper, each as a block; return False if it is no wrapper."""
@@ -467,18 +493,7 @@ class MessageComposer:
         self.tool_calls += len(calls) - 1
         for number, (name, inner) in enumerate(calls):
             value = without_nulls(inner, self.context.optional_properties.get(name, frozenset()))
-            inner_block = {
-                "type": "tool_use",
-                "id": inner_id(block.content_block["id"], number),
-                "name": name,
-                "input": {},
-                **DIRECT,
-            }
-            self.writer.open_block(inner_block)
-            for piece in ("", compact_json(value)):
-                self.writer.write_delta(block.make_delta(piece))
-            finished = {**inner_block, "input": value}
-            self.writer.close_block(finished if self.context.finished_blocks else None)
+            self._write_call(block, number, name, value)
         return True
 
     def _declared_name(self, name: str) -> str | None:

@@ -129,7 +129,7 @@ def arguments(*pieces: str, whole: str | None = None, **context) -> tuple[str, o
         ([], '{"a":1}</tool_call>', '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),
         (['{"a"'], '{"a":1}</tool_call>', '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),
         (['{"a":1}</t'], '{"a":1}</tool_call>', '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),
-        (['{"a":1}', '{"b":2}'], None, '{"a":1}{"b":2}', '{"a":1}{"b":2}', [BROKEN_ARGUMENTS]),
+        (['{"a":1}', '{"b":'], None, '{"a":1}{"b":', '{"a":1}{"b":', [BROKEN_ARGUMENTS]),
     ],
 )
 def test_arguments_are_emitted_as_an_object_if_safe(pieces, whole, sent, value, notes):
