@@ -21,6 +21,7 @@ from translator.upstream_errors.mapping import NO_IMAGES
 from translator.upstream_errors.refusal import Refusal
 from translator.upstream_errors.token_limits import (
     OUTPUT_WORD,
+    QUOTA,
     read_output_limit,
     read_token_limits,
 )
@@ -44,7 +45,9 @@ LiteLLM and new-api send 500, MLX and OpenRouter 404, TGI 422 and 424, and some 
 the output limit is too large. So the error's code and words decide."""
 FOREIGN_ITEM: Final = 401
 """GitHub Copilot's status for an item of another connection (anomalyco/opencode#31236)."""
-REPAIRABLE: Final = frozenset({*REFUSAL_STATUSES, FOREIGN_ITEM})
+LIMITED: Final = 429
+"""OpenAI's status for a request that alone exceeds the account's tokens a minute; Groq's is 413."""
+REPAIRABLE: Final = frozenset({*REFUSAL_STATUSES, FOREIGN_ITEM, LIMITED})
 
 MIN_OUTPUT_ROOM: Final = 1_024
 """Tokens. If the prompt leaves less of the context window, the request is not repaired: the client
@@ -567,8 +570,8 @@ def _output_limit(refusal: Refusal, body: Body) -> Reading | None:
     """Lower the output limit to what the upstream's error leaves room for."""
     sent = {n: body[n] for n in OUTPUT_LIMITS if type(body.get(n)) is int}
     named = [path for path in refusal.paths if path in OUTPUT_LIMITS]
-    said = refusal.says(OUTPUT_LIMIT_WORDS) or " ".join(named)
-    if not sent or not said:
+    said = refusal.says(OUTPUT_LIMIT_WORDS) or refusal.says(QUOTA) or " ".join(named)
+    if not sent or not said or (refusal.status == LIMITED and not refusal.says(QUOTA)):
         return None
     limit = read_output_limit(refusal.words)
     if not limit and (named or refusal.says(OUTPUT_FIELD)):
@@ -608,6 +611,10 @@ def _room_for_output(body: Body, sent: int, refusal: str) -> int:
     estimated; if the upstream refuses this as well, the smallest useful output is requested.
     """
     limits = read_token_limits(refusal)
+    if limits.is_quota:
+        prompt = limits.total - sent if limits.total > sent else content_tokens(body)
+        room = limits.window - prompt - SPARE_TOKENS
+        return room if limits.is_exceeded and room >= MIN_OUTPUT_ROOM else 0
     if not limits.window or not (limits.output or OUTPUT_WORD.search(refusal)):
         return 0
     if limits.output not in (0, sent):
@@ -754,7 +761,7 @@ OPENAI_RULES: Final = (
         ),
     ),
     Rule("encrypted reasoning", _encrypted_reasoning),
-    Rule("reasoning of earlier turns", _refused_reasoning, REPAIRABLE),
+    Rule("reasoning of earlier turns", _refused_reasoning, REFUSAL_STATUSES | {FOREIGN_ITEM}),
     Rule(
         "summaries of reasoning",
         _lesson(
@@ -770,7 +777,7 @@ OPENAI_RULES: Final = (
     Rule("more tools than the server takes", _too_many_tools),
     Rule("a description that is too long", _long_description),
     Rule("an output limit below the minimum", _smallest_output),
-    Rule("an output limit that is too large", _output_limit),
+    Rule("an output limit that is too large", _output_limit, REFUSAL_STATUSES | {LIMITED}),
     Rule("the name of the output limit", _output_limit_field),
     Rule("any other field that the gateway adds or chooses", _optional_fields),
 )

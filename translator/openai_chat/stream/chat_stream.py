@@ -142,12 +142,13 @@ class ChatStream:
             if choice is None:
                 continue
             delta = choice.get("delta")
-            if ("id" in chunk and chunk["id"] != self._chunk_id) or self._suspect is not None:
-                if self._begins_again(chunk, choice):
-                    if not self.context.whole:
-                        self.end_with_error(SPLICED)
-                        return
-                    self._begin_again(chunk)
+            if (
+                ("id" in chunk and chunk["id"] != self._chunk_id) or self._suspect is not None
+            ) and self._begins_again(chunk, choice):
+                if not self.context.whole:
+                    self.end_with_error(SPLICED)
+                    return
+                self._begin_again(chunk)
             self._chunks_with_id += 1
             if type(delta) is not dict:
                 self._add_message(message_of(choice))
