@@ -9,7 +9,7 @@ users of gateways whose sessions such errors ended.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -157,7 +157,7 @@ def _optional_fields(refusal: Refusal, body: Body) -> Reading | None:
     found = [
         path
         for name in refusal.paths
-        for path in _fields_named(name, body)
+        for path in fields_named(name, body)
         if is_unsupported or not FIELDS[path].wants_words or _is_fixed(path, refusal)
     ]
     words = _code_and_path(refusal)
@@ -189,7 +189,7 @@ def _has_foreign_path(refusal: Refusal) -> bool:
 def _fields_in_words(
     refusal: Refusal, body: Body, *, is_unsupported: bool
 ) -> tuple[list[str], str]:
-    named = [path for name in refusal.named for path in _fields_named(name, body)]
+    named = [path for name in refusal.named for path in fields_named(name, body)]
     if is_unsupported and named:
         return named, _said(refusal, named)
     if not named:  # a name with an underscore or a dot is no English word: it needs no quotes
@@ -214,20 +214,20 @@ def _is_fixed(path: str, refusal: Refusal) -> bool:
     return path in SAMPLING and bool(refusal.says(ONLY_DEFAULT))
 
 
-def _fields_named(name: str, body: Body) -> list[str]:
-    """Return the optional fields of the body that a server's path or name stands for.
+def fields_named(name: str, body: Body, fields: Mapping[str, Any] = FIELDS) -> list[str]:
+    """Return the optional ``fields`` of the body that a server's path or name stands for.
 
     Pydantic puts the names of its types between the parts of a path, so the first and the last part
     decide; a name alone stands for the field at every place.
     """
-    if name in FIELDS:
+    if name in fields:
         return [name] if has_field(body, name) else []
     parent = name.rpartition(".")[0]
-    if parent in FIELDS:  # a part of a field that is left out as a whole
-        return _fields_named(parent, body)
+    if parent in fields:  # a part of a field that is left out as a whole
+        return fields_named(parent, body, fields)
     parts = name.replace("[]", "").split(".")
     found = []
-    for path in FIELDS:
+    for path in fields:
         own = path.replace("[]", "").split(".")
         same = own[-1] == parts[-1] and (len(parts) == 1 or own[0] == parts[0])
         if same and (len(parts) > 1 or len(own) > 1) and has_field(body, path):

@@ -130,6 +130,15 @@ def test_a_rejected_optional_field_is_removed_once(repair, body, error, repaired
     assert repair(body, 429, error) is None
 
 
+def test_the_names_that_a_server_lists_as_right_are_kept():
+    body = {"model": "m", "messages": [], "prompt_cache_key": "k", "stop": ["x"], "user": "u"}
+    text = "unknown field `prompt_cache_key`, expected one of `model`, `stop`, `user` at column 9"
+
+    repaired = openai_chat.DIALECT.repair(body, 422, {"message": text})
+
+    assert repaired.body == {name: body[name] for name in body if name != "prompt_cache_key"}
+
+
 def test_reasoning_is_removed_if_unsupported_with_tools():
     error = refusal(
         "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions"
