@@ -115,38 +115,25 @@ FIELDS: Final[Mapping[str, OptionalField]] = {
 """Optional fields of both OpenAI APIs by path; ``[]`` stands for every item of a list."""
 
 
+_LOST: Final = (
+    "context_management", "output_config", "output_config.effort", "service_tier", "speed",
+    "temperature", "thinking", "tools[].strict", "top_k", "top_p",
+)  # fmt: skip
+_HINTS: Final = (
+    "cache_control", "cache_control.scope", "cache_control.ttl", "diagnostics", "fallbacks",
+    "messages[].content[].caller", "messages[].content[].citations", "metadata",
+    "output_config.task_budget", "tags", "thinking.display", "tools[].allowed_callers",
+    "tools[].defer_loading", "tools[].eager_input_streaming", "tools[].input_examples",
+    *(
+        f"{owner}.cache_control{part}"
+        for owner in ("system[]", "tools[]", "messages[].content[]",
+                      "messages[].content[].content[]")
+        for part in ("", ".scope", ".ttl")
+    ),
+)  # fmt: skip
 CLIENT_FIELDS: Final[Mapping[str, OptionalField]] = {
-    path: OptionalField("", path.replace("[]", ""), fate)
-    for path, fate in (
-        *dict.fromkeys(
-            ("cache_control", "diagnostics", "fallbacks", "metadata", "tags"), "ignored"
-        ).items(),
-        *dict.fromkeys(
-            ("context_management", "output_config", "service_tier", "speed", "temperature",
-             "thinking", "top_k", "top_p"), "dropped"
-        ).items(),
-        ("output_config.effort", "dropped"),
-        ("output_config.task_budget", "ignored"),
-        ("thinking.display", "ignored"),
-        ("tools[].strict", "dropped"),
-        *(
-            (f"tools[].{name}", "ignored")
-            for name in ("allowed_callers", "defer_loading", "eager_input_streaming",
-                         "input_examples")
-        ),
-        *(
-            (f"messages[].content[].{name}", "ignored") for name in ("caller", "citations")
-        ),
-        *(
-            (f"{owner}cache_control{part}", "ignored")
-            for part in ("", ".scope", ".ttl")
-            for owner in ("system[].", "tools[].", "messages[].content[].",
-                          "messages[].content[].content[].")
-        ),
-        ("cache_control.scope", "ignored"),
-        ("cache_control.ttl", "ignored"),
-    )
-}  # fmt: skip
+    path: OptionalField("", path.replace("[]", ""), "dropped") for path in _LOST
+} | {path: OptionalField("", path.replace("[]", "")) for path in _HINTS}
 """Fields of the Messages API that clients such as Claude Code add by themselves, and that a server
 may do without. A new server of Anthropic's API knows only some of them: Claude Code's every request
 fails there (anthropics/claude-code#21612, decolua/9router#1468, anomalyco/opencode#23193)."""
@@ -224,8 +211,8 @@ def _note(lesson: Lesson, body: Body) -> Note:
     if lesson.edit == "effort":
         return Note("output_config.effort", "clamped", "the model has no such effort: sent lower")
     if lesson.edit == "omit_client_field" and lesson.value in CLIENT_FIELDS:
-        field = CLIENT_FIELDS[lesson.value]
-        return Note(field.path, field.fate, f"the upstream refused {field.path}: sent without it")
+        known = CLIENT_FIELDS[lesson.value]
+        return Note(known.path, known.fate, f"the upstream refused {known.path}: sent without it")
     if lesson.edit in OMITTING and (field := FIELDS.get(lesson.value)) is not None:
         fate = field.fate
         if lesson.value == "service_tier" and body.get("service_tier") == "fast":

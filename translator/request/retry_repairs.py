@@ -220,7 +220,7 @@ def fields_named(name: str, body: Body, fields: Mapping[str, Any] = FIELDS) -> l
     Pydantic puts the names of its types between the parts of a path, so the first and the last part
     decide; a name alone stands for the field at every place.
     """
-    if name in fields:
+    if name in fields and (has_field(body, name) or "[]" not in name):
         return [name] if has_field(body, name) else []
     parent = name.rpartition(".")[0]
     if parent in fields:  # a part of a field that is left out as a whole

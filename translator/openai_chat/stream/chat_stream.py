@@ -182,7 +182,7 @@ class ChatStream:
         if may_begin and repeats and not has_role:
             self._suspect = chunk
         self._ids_vary = self._ids_vary or (bool(self._chunk_id) and not has_role)
-        self._chunk_id, self._chunks_with_id = id_, 0
+        self._chunk_id, self._chunks_with_id = str(id_ or ""), 0
         return may_begin and has_role
 
     @property
