@@ -33,6 +33,9 @@ REASONING_AS_TEXT: Final = Note(
 )
 HIDDEN_REASONING: Final = "hidden reasoning"
 """The key of the block that shows it."""
+MAX_CALLS: Final = 1_000
+"""Maximum tool calls of a response; a model sends far fewer. Thousands of them in one read would
+hold up other requests."""
 MAX_UNDECIDED: Final = 1_000
 """Maximum characters of white space at the start of arguments that wait for the next one."""
 CHANGED_ARGUMENTS: Final = Note(
@@ -218,6 +221,8 @@ class MessageComposer:
             self._dropped_calls[key] = None
             self.add_note(EXCESS_CALL)
             return
+        if self.tool_calls >= MAX_CALLS:
+            raise BadUpstream("upstream sent too many tool calls")
         self.tool_calls += 1
         name = self.context.tool_names.get(name, name)
         if previous is not None:
@@ -458,10 +463,11 @@ class MessageComposer:
 
     def _write_further_calls(self, block: Block) -> None:
         """Write the calls that came in the arguments of a call, each as a block."""
-        if self.context.single_tool_call:
+        count = len(block.further_inputs)
+        if self.context.single_tool_call or self.tool_calls + count > MAX_CALLS:
             self.add_note(EXCESS_CALL)
             return
-        self.tool_calls += len(block.further_inputs)
+        self.tool_calls += count
         for number, value in enumerate(block.further_inputs, 1):
             self._write_call(block, number, block.content_block["name"], value)
 
