@@ -21,7 +21,7 @@ from proxy.audit_log.rows import COLUMNS, change_lines, entry_row
 from proxy.models import ActorKind, AuditEntry
 from proxy.permissions.row_permissions import reader_of_user, visible_entries
 
-from .filters import FILTERS, READINGS
+from .filters import EXPORTS, FILTERS, READINGS
 
 FORMATS: Final = ("csv", "ndjson")
 MAX_READINGS: Final = 200
@@ -133,11 +133,12 @@ def object_url(entry: AuditEntry) -> str:
 def my_readings_view(request: HttpRequest) -> HttpResponse:
     """Show the signed-in user who read the user's transcripts, when and why.
 
-    Keys in the user's name are shown too: others may have made them.
+    Keys in the user's name are shown too: others may have made them. So are exports of the ledger,
+    which have the first words of the user's requests.
     """
     require_reader(request)
     name = request.user.get_username()
-    entries = AuditEntry.objects.filter(READINGS, subject=name)
+    entries = AuditEntry.objects.filter(Q(READINGS, subject=name) | EXPORTS)
     entries = entries.exclude(actor_kind=ActorKind.USER, user=name)
     context = {
         **admin.site.each_context(request),

@@ -45,7 +45,7 @@ class Command(BridgeCommand):
         rows = rows_between(options["since"], options["until"], with_open=options["open"])
         months = within(options["since"], options["until"])
         bounds = f"since {options['since']} until {options['until']}"
-        record_export(f"ledger as {options['format']}, {bounds}", reason=options["reason"])
+        record_export(f"{options['format']}, {bounds}", reason=options["reason"])
         out = options["output"] or self.stdout
         with progress() as bar:
             shows_total = sys.stderr.isatty()

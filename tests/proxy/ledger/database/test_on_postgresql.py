@@ -29,6 +29,8 @@ EXAMPLES = (
 ALL = (
     "database/test_partitions.py",
     "maintenance/archive/test_reports.py",
+    "maintenance/test_forged_ledger.py",
+    "maintenance/test_forgeries.py",
     "maintenance/test_purge_jobs.py",
     "maintenance/test_purge_schedule.py",
     "maintenance/test_retention.py",
@@ -50,7 +52,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.mark.repeated
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_ledger_tests_pass_on_postgresql(postgres: Postgres) -> None:
     environment = {**os.environ, "DATABASE_URL": postgres.url}
     environment.pop("BRIDGE_DATA_DIR", None)
