@@ -8,9 +8,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 
-from proxy.ledger.archive.reading import read_both, with_ids
+from proxy.ledger.archive.reading import rows_by_id
 from proxy.ledger.journal import segments
 from proxy.ledger.journal.records import OPEN, OpenRecord, decode
 from proxy.ledger.journal.segments import HEADER, Damage, Frame
@@ -74,12 +75,13 @@ def _states_of(ids: Sequence[str], person: Person) -> dict[str, str]:
     """Return the states of these requests in the database; "" for requests of other people."""
     states: dict[str, str] = {}
     for some in slices(ids):
-        rows = Exchange.objects.filter(pk__in=some)
-        read = rows.values_list("pk", "state", "created", "user", "key_id")
-        for side in read_both(read, list, with_ids(some)):
-            for pk, state, created, user, key_id in side:
-                own = user == person.pseudonym or person.is_owner(user, key_id)
-                states[pk] = state if own and created <= person.until else ""
+        columns = ("pk", "state", "created", "user", "key_id")
+        found = list(Exchange.objects.filter(pk__in=some).values_list(*columns))
+        archived = set(some) - {row[0] for row in found}
+        found += map(attrgetter(*columns), rows_by_id(archived))
+        for pk, state, created, user, key_id in found:
+            own = user == person.pseudonym or person.is_owner(user, key_id)
+            states[pk] = state if own and created <= person.until else ""
     return states
 
 

@@ -55,11 +55,15 @@ def transcripts_of(person: Person) -> QuerySet[Transcript]:
 
 
 def finish_removals() -> None:
-    """Delete the rows of months whose removal to the archive was interrupted."""
-    started = ArchivedMonth.objects.filter(state=ArchiveState.REMOVING)
-    for month in list(started.values_list("month", flat=True)):
-        for _ in outbox.remove(month):
-            pass
+    """Finish the months whose removal to the archive, or whose restore, was interrupted."""
+    for state, finish in (
+        (ArchiveState.REMOVING, outbox.remove),
+        (ArchiveState.RESTORING, outbox.restore),
+    ):
+        started = ArchivedMonth.objects.filter(state=state)
+        for month in list(started.values_list("month", flat=True)):
+            for _ in finish(month):
+                pass
 
 
 def erase_rows(person: Person, batch: int = BATCH) -> Iterator[int]:

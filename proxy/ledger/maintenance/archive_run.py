@@ -1,14 +1,23 @@
-"""Archive closed months and delete archived ones, for ``archivemonths`` and for the schedule."""
+"""Archive closed months, delete archived ones and bring them back, for commands and the schedule.
 
-from collections.abc import Callable
+Transcripts in files are deleted at the same age as those in the database.
+"""
+
+from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final
 
 from proxy.audit_log import Action, record
-from proxy.ledger.archive import outbox
-from proxy.ledger.archive.reading import bounds
+from proxy.ledger.archive import files, outbox, parquet
+from proxy.ledger.archive.outbox import Restored
+from proxy.ledger.archive.reading import bounds, transcripts_path
+from proxy.models import ArchivedMonth, ArchiveState
 from proxy.secrets import ConfigError
 
-from . import verifier
+from . import retention, verifier
+
+TEAM_IS: Final = "(team = ? AND created < ?)"
 
 StartStep = Callable[[str], Callable[[int], object]]
 """Starts a step with this text; returns a function that receives the number of rows done."""
@@ -28,26 +37,118 @@ def archive_months(before: date, location: str, start_step: StartStep) -> None:
             record(Action.EXPORT, detail=f"{month:%Y-%m} archived to {location}")
 
 
-def remove_months(before: date, start_step: StartStep, batch: int = outbox.BATCH) -> list[str]:
-    """Delete the rows of archived months before ``before``; return why months stay.
+def remove_months(
+    before: date,
+    start_step: StartStep,
+    batch: int = outbox.BATCH,
+    *,
+    is_scheduled: bool = False,
+) -> None:
+    """Delete the rows of archived months before ``before``.
 
-    ``batch``: how many rows one transaction deletes.
+    ``batch``: how many rows one transaction deletes. ``is_scheduled``: leave restored months.
 
     Raise ConfigError, ArchiveError or OSError.
     """
-    staying = []
     with outbox.work_folder():
-        for month, obstacle in outbox.removable_months():
-            if month >= before:
-                continue
-            if obstacle:
-                staying.append(f"{month:%Y-%m} stays in the database: {obstacle}")
+        for month in outbox.removable_months():
+            restored = ArchivedMonth.objects.filter(pk=month, state=ArchiveState.RESTORED)
+            if month >= before or (is_scheduled and restored.exists()):
                 continue
             advance = start_step(f"removing {month:%Y-%m}")
             for rows in outbox.remove(month, batch):
                 advance(rows)
             record(Action.PURGE, detail=f"{month:%Y-%m} removed, it is archived")
-    return staying
+
+
+def restore_month(
+    month: date, advance: Callable[[int], object], *, is_dry_run: bool = False
+) -> Restored:
+    """Bring the rows and transcripts of an archived month back; return what was inserted.
+
+    ``advance`` receives the number of rows of each batch. Raise ConfigError or ArchiveError.
+    """
+    if not ArchivedMonth.objects.filter(pk=month).exists():
+        months = [f"{each:%Y-%m}" for each in ArchivedMonth.objects.values_list("pk", flat=True)]
+        known = f"archived are {', '.join(months)}" if months else "no month is archived"
+        raise ConfigError(f"{month:%Y-%m} is not archived; {known}")
+    done = Restored()
+    with outbox.work_folder():
+        for some in outbox.restore(month, is_dry_run=is_dry_run):
+            done = Restored(*map(sum, zip(done, some, strict=True)))
+            advance(some.rows)
+    if not is_dry_run and done.rows:
+        record(Action.ADD, detail=f"{month:%Y-%m} restored from the archive")
+    return done
+
+
+def prune_archived(now: datetime) -> int:
+    """Delete the transcripts past their team's retention from the files; return how many.
+
+    A file is written again without them, under a new name. Raise ConfigError, ArchiveError or
+    OSError.
+    """
+    months = ArchivedMonth.objects.exclude(transcripts_sha256="").order_by("month")
+    if not months.exists():
+        return 0
+    count = 0
+    with outbox.work_folder() as folder:
+        for month in months:
+            if gone := _expired(month, now):
+                count += drop_transcripts(month, gone, folder)
+        remove_old_transcripts()
+    return count
+
+
+def _expired(month: ArchivedMonth, now: datetime) -> set[str]:
+    """Return the ids of the transcripts of a file that are expired, and record their deletion."""
+    teams = dict(retention.expired(now))
+    rest = now - retention.DELETED_TEAM_AGE
+    path = transcripts_path(month)
+    gone: set[str] = set()
+    for team in parquet.teams(path):
+        before = teams.get(team, rest)
+        ids = set(
+            parquet.transcript_ids(path, TEAM_IS, team, before.astimezone(UTC).replace(tzinfo=None))
+        )
+        if ids:
+            retention.record_deletion(team, before)
+            gone |= ids
+    return gone
+
+
+def drop_transcripts(month: ArchivedMonth, gone: Collection[str], folder: Path) -> int:
+    """Write the month's file of transcripts again without these; return how many it had.
+
+    The new file has a new name, and the row names one complete file at any time.
+    """
+    source = transcripts_path(month)
+    ids = set(parquet.transcript_ids(source))
+    if not (found := ids.intersection(gone)):
+        return 0
+    version = month.transcripts_version + 1
+    path = folder / month.transcripts_file_of(version)
+    if ids == found:
+        month.transcripts_sha256 = ""
+    else:
+        parquet.copy_transcripts(source, path, found)
+        if set(parquet.transcript_ids(path)) != ids - found:
+            raise files.ArchiveError(f"{path.name} does not have the remaining transcripts")
+        month.transcripts_sha256 = outbox.put(month.location, path)
+    month.transcripts_version, month.transcripts = version, len(ids) - len(found)
+    month.save(update_fields=["transcripts_version", "transcripts_sha256", "transcripts"])
+    return len(found)
+
+
+def remove_old_transcripts() -> None:
+    """Delete the files of earlier versions, and local copies that no month names."""
+    months = ArchivedMonth.objects.all()
+    kept: set[str] = set()
+    for month in months:
+        kept |= {month.sha256, month.transcripts_sha256}
+        for version in range(1, month.transcripts_version):
+            files.remove(month.location, month.transcripts_file_of(version))
+    files.remove_copies(kept)
 
 
 def first_of_month(at: datetime, months_ago: int = 0) -> date:
@@ -64,7 +165,7 @@ def _verify(month: date) -> None:
     """
     start, end = bounds(month)
     findings = verifier.verify_links_of_rows(start, end)
-    for checked in verifier.verify(bodies=False, days=verifier.DayRange(month, end.date())):
+    for checked in verifier.verify(days=verifier.DayRange(month, end.date())):
         findings += checked.findings
     if findings:
         count = f"{len(findings):,} finding{'' if len(findings) == 1 else 's'}"

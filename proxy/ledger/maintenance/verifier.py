@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
-from itertools import islice
+from heapq import merge
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -14,13 +15,13 @@ from django.db import transaction
 from django.db.models import Count, Exists, Max, Min, OuterRef, Q
 
 from proxy.conf import conf
+from proxy.ledger.archive.parquet import ArchivedPart
 from proxy.ledger.archive.reading import (
     bounds,
-    iterate_both,
-    read_both,
     removed_months,
-    with_ids,
-    within,
+    rows_between,
+    rows_by_id,
+    transcripts_by_id,
 )
 from proxy.ledger.posting import stop_reasons
 from proxy.ledger.posting.chain_signatures import is_signed, public_keys
@@ -364,8 +365,16 @@ def _rows(
     ends = ranges.annotate(first=Min("sequence"), newest=Max("sequence"))
     first = {pk: sequence for pk, sequence, _ in ends}
     newest = {pk: sequence for pk, _, sequence in ends}
-    rows = _rows_by_id(ids)
+    rows = Exchange.objects.in_bulk(list(ids))
+    archived = sorted(ids - rows.keys())
+    rows |= {row.pk: row for row in rows_by_id(archived)}
     stored_by_id = Transcript.objects.in_bulk(list(ids)) if retention is not None else {}
+    bodies = {link.exchange_id: link for link in batch if newest[link.exchange_id] == link.sequence}
+    in_files = set()
+    for found, parts in transcripts_by_id(archived) if retention is not None else ():
+        in_files.add(found.row.pk)
+        if link := bodies.get(found.row.pk):
+            yield from _body(link, found.row, encrypted, parts)
     for link in batch:
         if newest[link.exchange_id] != link.sequence:
             continue
@@ -380,6 +389,7 @@ def _rows(
         elif (
             retention is not None
             and link.body_digest
+            and link.exchange_id not in in_files
             and not deletions.cover(row, first[link.exchange_id])
             and (
                 first[link.exchange_id] > deletions.unrecorded_until
@@ -388,17 +398,6 @@ def _rows(
         ):
             why = "the transcript is missing, and its deletion is not recorded"
             yield Finding("body", link.exchange_id, why)
-
-
-def _rows_by_id(ids: set[str]) -> dict[str, Exchange]:
-    """Return the rows of the database and of the archive."""
-    rows = Exchange.objects.in_bulk(list(ids))
-    if missing := sorted(ids - rows.keys()):
-        for found in read_both(
-            Exchange.objects.filter(pk__in=missing), list[Exchange], with_ids(missing)
-        ):
-            rows |= {row.pk: row for row in found}
-    return rows
 
 
 def _amended(link: HashChainLink) -> bool:
@@ -424,9 +423,16 @@ def _stored_since(row: Exchange, retention: Mapping[str, datetime]) -> datetime:
     return retention.get(row.team, datetime.max.replace(tzinfo=UTC))
 
 
-def _body(link: HashChainLink, stored: Transcript, encrypted: Counter[str]) -> Iterator[Finding]:
+def _body(
+    link: HashChainLink,
+    stored: Transcript,
+    encrypted: Counter[str],
+    archived: Sequence[ArchivedPart] | None = None,
+) -> Iterator[Finding]:
+    """Compare a transcript with its link. ``archived``: its parts, if it is in a file."""
+    parts = None if archived is None else [(part.id, part.digest, part.data) for part in archived]
     try:
-        digest = storage.load(stored).conversation.digest()
+        digest = storage.load(stored, parts).conversation.digest()
     except storage.EncryptedTranscript as exc:
         encrypted[exc.key_id] += 1
         return
@@ -467,7 +473,11 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     """
     expected: dict[Any, dict[bytes, dict[str, Any]]] = {t: {} for t in (*TABLES, StopReasonDay)}
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
-    found = iterate_both(rows.order_by("pk"), within(since, until), attrgetter("pk"))
+    stored = rows.order_by("pk").iterator(chunk_size=BATCH)
+    first = list(islice(stored, 1))  # the query begins before the files are read
+    both = merge(chain(first, stored), rows_between(since, until), key=attrgetter("pk"))
+    # While a month is removed or restored, some rows are on both sides.
+    found = (next(same) for _, same in groupby(both, attrgetter("pk")))
     while batch := list(islice(found, BATCH)):
         for table, buckets in grouped(batch).items():
             for key, bucket in buckets.items():

@@ -1,6 +1,7 @@
 """The API under /api/v1/exports/: create an export, read its state, download its file."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from rest_framework.response import Response
 from proxy.audit_log import Action, record
 from proxy.ids import new_ulid
 from proxy.models import ApiKey, Export, ExportState
-from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.base_views import ReportView, name_archived
 from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.json_bodies import BoundedJSON
 from proxy.reports.core.permissions import IsKeyOrStaff, MayReport
@@ -168,7 +169,7 @@ class ExportsView(ExportBase):
         runner.wake()
         response = Response(export_row(job), status=status.HTTP_202_ACCEPTED)
         response["Location"] = f"/api/v1/exports/{job.pk}/"
-        return response
+        return name_archived(response, *_bounds(job))
 
     def _check_rights(self, report: str) -> None:
         if report == "usage" and not self.reader.may_report:
@@ -189,7 +190,12 @@ class ExportView(ExportBase):
         job = self.get_export(export_id)
         if job.state in {ExportState.WAITING, ExportState.RUNNING}:
             runner.wake()  # if the process that ran the export has died, this process runs it
-        return Response(export_row(job))
+        return name_archived(Response(export_row(job)), *_bounds(job))
+
+
+def _bounds(job: Export) -> Iterator[datetime]:
+    """Return the start and the end of the time range of an export."""
+    return (datetime.fromisoformat(job.query[name]) for name in ("from", "to"))
 
 
 class ExportFileView(ExportBase):
@@ -213,7 +219,7 @@ class ExportFileView(ExportBase):
         record(Action.EXPORT, job, detail=f"downloaded the export of {job.report}")
         response = download_response(request._request, _read(path), job.format, job.pk)  # noqa: SLF001  # Django's request
         response["Content-Length"] = str(path.stat().st_size)
-        return response
+        return name_archived(response, *_bounds(job))
 
 
 def _read(path: Path) -> Iterator[bytes]:

@@ -14,11 +14,12 @@ from django.utils.timezone import now
 from proxy.conf import conf
 from proxy.erasure import account, archived_months, erase, erased_users, journals, requests
 from proxy.erasure.person import Person, pseudonym_of
-from proxy.ledger.archive import files, reading
+from proxy.ledger.archive import files, outbox, parquet, reading
 from proxy.ledger.journal import locks, records
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.maintenance import verifier
 from proxy.ledger.posting.ledger_writer import write_to_database
+from proxy.ledger.transcripts import storage
 from proxy.models import (
     ApiKey,
     ArchivedMonth,
@@ -28,13 +29,14 @@ from proxy.models import (
     ExportState,
     Part,
     SessionOutcomeDay,
+    Team,
     Transcript,
     UsageByCallerDay,
 )
 from tests.proxy.admin import factories
 from tests.proxy.ledger.maintenance.killing import killed_at
 
-pytestmark = pytest.mark.django_db(databases=["default", "archive"])
+pytestmark = pytest.mark.django_db
 OCTOBER = datetime(2026, 10, 30, tzinfo=UTC)
 NAME, MARK = "ada.zyxquokka", "zyxquokka"
 
@@ -94,8 +96,14 @@ def columns_with_the_mark():
             found |= {
                 f"{model.__name__}.{name}" for name, value in row.items() if MARK in str(value)
             }
-    for side in reading.read_both(Exchange.objects.all(), list, reading.within(None, None)):
-        found |= {"archive" for row in side if MARK in repr(vars(row))}
+    for month in archived_months.removed_months():
+        rows = parquet.read(reading.rows_path(month))
+        found |= {"archive" for row in rows if MARK in repr(vars(row))}
+        if month.transcripts_sha256:
+            path = reading.transcripts_path(month)
+            for one, parts in reading.transcripts_by_id(list(parquet.transcript_ids(path))):
+                own = [(part.id, part.digest, part.data) for part in parts]
+                found |= {"archive" for part in own if MARK in repr(storage.load(one.row, own))}
     return found
 
 
@@ -316,3 +324,70 @@ def test_an_archived_month_that_is_still_in_the_database_is_written_again(ledger
     table = duckdb.read_parquet(files.address(month.location, month.file)).fetchall()
     assert len(table) == 1
     assert MARK not in repr(table)
+
+
+@pytest.fixture
+def archived_transcripts(ledger):
+    """Transcripts of September in a file: one of Ada and one of Ben, which share a part."""
+    Team.objects.update(retention_days=3000)
+    batch = []
+    for name, mark in ((NAME, MARK), ("ben", "vwnarwhal")):
+        body = factories.request_body(
+            messages=[{"role": "user", "content": f"{mark} asks"}], system="words of September"
+        )
+        key = ApiKey.objects.get(name=f"{mark}-laptop")
+        at = OCTOBER - timedelta(days=40)
+        batch.append(factories.exchange_records(at=at, key=key, body=body, opening={"user": name}))
+    write_to_database(batch)
+    call_command("archivemonths", "--before", "2026-10", "--remove", verbosity=0)
+    month = ArchivedMonth.objects.get(month="2026-09-01")
+    assert (month.state, month.transcripts) == ("removed", 2)
+    assert "archive" in columns_with_the_mark()
+    return month
+
+
+def test_transcripts_in_files_are_erased_and_the_others_stay(
+    archived_transcripts, data_dir, capsys
+):
+    capsys.readouterr()
+    run("--dry-run", "--json")
+    run("--yes", "--json")
+
+    planned, done = map(json.loads, capsys.readouterr().out.splitlines())
+    assert planned["transcripts"] == done["transcripts"] == 3
+    assert planned["archived_requests"] == done["archived_requests"] == 3
+    assert columns_with_the_mark() == set()
+    assert findings() == []
+    assert sorted(path.name for path in (data_dir / "archive").iterdir()) == [
+        "requests-2026-09-v2.parquet",
+        "requests-2026-10-v2.parquet",
+        "transcripts-2026-09-v2.parquet",
+    ]
+    call_command("restoremonth", "2026-09", verbosity=0)
+    assert set(Transcript.objects.values_list("exchange__user", flat=True)) == {"ben"}
+    assert findings() == []
+
+
+def test_a_restored_database_takes_the_newer_file_of_transcripts(archived_transcripts):
+    before = ArchivedMonth.objects.values().get(month="2026-09-01")
+    run("--yes")
+    after = ArchivedMonth.objects.get(month="2026-09-01")
+    ArchivedMonth.objects.filter(pk=after.pk).update(**before)
+
+    for _ in archived_months.adopt_newer_versions({pseudonym_of(NAME)}):
+        pass
+
+    adopted = ArchivedMonth.objects.get(month="2026-09-01")
+    assert adopted.transcripts_sha256 == after.transcripts_sha256
+    assert (adopted.transcripts, adopted.transcripts_version) == (1, 2)
+
+
+def test_a_restore_that_was_interrupted_is_finished_first(ledger):
+    with killed_at(outbox, "_restore_batch", 1, "after"):
+        call_command("restoremonth", "2026-10", verbosity=0)
+
+    run("--yes")
+
+    assert ArchivedMonth.objects.get().state == "restored"
+    assert columns_with_the_mark() == set()
+    assert findings() == []
