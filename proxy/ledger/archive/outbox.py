@@ -306,6 +306,7 @@ def _remove_batch(entry: ArchivedMonth, path: Path, batch: int) -> int:
     with transaction.atomic():
         lock_ledger()
         indexer.forget_exchanges(ids)
+        Transcript.objects.filter(pk__in=ids).delete()  # a cascade would load them first
         Exchange.objects.filter(pk__in=ids).delete()
         entry.removed_to = ids[-1]
         entry.save(update_fields=["removed_to"])
