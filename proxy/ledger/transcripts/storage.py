@@ -7,7 +7,7 @@ body key, all three are encrypted after they are compressed.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -167,10 +167,17 @@ def read(exchange_id: str) -> StoredTranscript | None:
     return None if row is None else load(row)
 
 
-def load(row: Transcript) -> StoredTranscript:
-    """Decode a stored transcript. Raises BrokenTranscript or its subclass EncryptedTranscript."""
+StoredPart = tuple[int, bytes | memoryview, bytes | memoryview]
+"""The id, the stored digest and the data of a part."""
+
+
+def load(row: Transcript, parts: Iterable[StoredPart] | None = None) -> StoredTranscript:
+    """Decode a stored transcript. Raises BrokenTranscript or its subclass EncryptedTranscript.
+
+    ``parts``: its parts, if they are not in the database.
+    """
     try:
-        one = _conversation(row)
+        one = _conversation(row, parts)
         message = body_parts.decode_json(one.answer_piece.text) if one.answer_piece else None
         answer = dict(one.answer) if one.answer is not None else None
         if answer is not None and message is not None:
@@ -216,14 +223,14 @@ def _request(one: Conversation) -> dict[str, Any]:
     )
 
 
-def _conversation(row: Transcript) -> Conversation:
+def _conversation(row: Transcript, parts: Iterable[StoredPart] | None = None) -> Conversation:
     """Return the pieces of a stored transcript, with digests computed from the loaded bytes."""
     manifest = decode_manifest(row.exchange_id, row.manifest)
     fields = {
         name: value if isinstance(value, int) else running_totals(value)
         for name, value in manifest.get("fields", {}).items()
     }
-    texts = _texts(manifest, fields)
+    texts = _texts(_stored_parts(part_ids_in(manifest)) if parts is None else parts)
     one = Conversation(
         row.exchange_id,
         row.created,
@@ -260,11 +267,15 @@ def part_ids_in(manifest: Mapping[str, Any]) -> set[int]:
     return ids
 
 
-def _texts(manifest: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[int, Piece]:
+def _stored_parts(ids: Iterable[int]) -> Iterator[StoredPart]:
+    for some in _slices(sorted(ids)):
+        rows = Part.objects.filter(pk__in=padded_keys(some))
+        yield from rows.values_list("id", "digest", "data")
+
+
+def _texts(parts: Iterable[StoredPart]) -> dict[int, Piece]:
     found: dict[int, Piece] = {}
-    for some in _slices(sorted(part_ids_in(manifest))):
-        parts = Part.objects.filter(pk__in=padded_keys(some))
-        for pk, digest, data in parts.values_list("id", "digest", "data"):
-            text = decode_part(digest, data)
-            found[pk] = Piece(hashlib.sha256(text).digest(), text)
+    for pk, digest, data in parts:
+        text = decode_part(digest, data)
+        found[pk] = Piece(hashlib.sha256(text).digest(), text)
     return found
