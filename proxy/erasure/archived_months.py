@@ -102,8 +102,8 @@ def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str], cause: Cause
         raise ArchiveError(f"{address} has other totals than {month.month:%Y-%m}")
     with transaction.atomic():
         head = hash_chain.lock_ledger()
-        for at in range(0, len(changed), BATCH):
-            some = list(parquet.read(path, *parquet.with_keys("id", changed[at : at + BATCH])))
+        for ids in slices(changed):
+            some = list(parquet.read(path, *parquet.with_keys("id", ids)))
             # Without the digests before the change: a killed run may have deleted that file.
             note = hash_chain.note_of(cause.link(head))
             notes = {row.pk: note for row in some}

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from django.db import DEFAULT_DB_ALIAS, models
 
 from proxy.encryption.bodies import stored_text, unseal
-from proxy.ledger.database.bulk_sql import select
+from proxy.ledger.database.bulk_sql import select, slices
 from proxy.ledger.transcripts.part_codec import decode_manifest
 from proxy.ledger.transcripts.storage import StoredPart, part_ids_in
 from proxy.models import Exchange, Part, Transcript
@@ -141,7 +141,7 @@ def _transcripts_and_parts(rows: models.QuerySet[Transcript]) -> Iterator[dict[s
         line = {name: getattr(row, name) for name in STORED}
         line["created"] = without_zone(row.created)
         yield line | {"team": row.exchange.team, "parts": sorted(parts)}
-    for some in _batches(sorted(wanted)):
+    for some in slices(sorted(wanted), TRANSCRIPTS_TOGETHER):
         for pk, digest, data in select(Part, ("id", "digest", "data"), "id", some):
             yield {"part_id": pk, "digest": digest, "data": data}
 
@@ -159,7 +159,7 @@ def read_transcripts(
 
     Raises ArchiveError.
     """
-    for some in _batches(sorted(ids)):
+    for some in slices(sorted(ids), TRANSCRIPTS_TOGETHER):
         found = list(read_columns(path, (*STORED, "parts"), *with_keys("exchange_id", some)))
         wanted = {pk for line in found for pk in line["parts"]}
         columns = ("part_id", "digest", "data")
@@ -239,12 +239,6 @@ def _groups(lines: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, An
             group, size = [], 0
     if group:
         yield group
-
-
-def _batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (
-        keys[at : at + TRANSCRIPTS_TOGETHER] for at in range(0, len(keys), TRANSCRIPTS_TOGETHER)
-    )
 
 
 def without_zone(at: datetime) -> datetime:

@@ -15,7 +15,7 @@ from typing import Any
 import zstandard
 
 from proxy.encryption.bodies import MissingBodyKey, keyed_digest
-from proxy.ledger.database.bulk_sql import MAX_KEYS, padded_keys, select, write
+from proxy.ledger.database.bulk_sql import padded_keys, select, slices, write
 from proxy.models import BodyKeyUse, Part, Transcript
 
 from . import body_parts
@@ -73,7 +73,7 @@ def _part_ids(
     hour = now.replace(minute=0, second=0, microsecond=0)
     known = part_ids(list(pieces))
     # This updates ``used``, so that the parts are not pruned.
-    for some in _slices([keyed_digest(digest) for digest in known]):
+    for some in slices([keyed_digest(digest) for digest in known]):
         Part.objects.filter(digest__in=padded_keys(some), used__lt=hour).update(used=hour)
     fresh = [piece for digest, piece in pieces.items() if digest not in known]
     rows = [
@@ -98,10 +98,6 @@ def part_ids(digests: list[bytes]) -> dict[bytes, int]:
     plain = {keyed_digest(digest): digest for digest in digests}
     found = select(Part, ("digest", "id"), "digest", list(plain))
     return {plain[bytes(stored)]: pk for stored, pk in found}
-
-
-def _slices(values: list[Any]) -> Iterable[list[Any]]:
-    return (values[at : at + MAX_KEYS] for at in range(0, len(values), MAX_KEYS))
 
 
 def _manifest(one: Conversation, ids: Mapping[bytes, int]) -> dict[str, Any]:
@@ -268,7 +264,7 @@ def part_ids_in(manifest: Mapping[str, Any]) -> set[int]:
 
 
 def _stored_parts(ids: Iterable[int]) -> Iterator[StoredPart]:
-    for some in _slices(sorted(ids)):
+    for some in slices(sorted(ids)):
         rows = Part.objects.filter(pk__in=padded_keys(some))
         yield from rows.values_list("id", "digest", "data")
 
