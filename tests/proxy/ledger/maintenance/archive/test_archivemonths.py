@@ -38,6 +38,7 @@ from tests.for_each import for_each
 from tests.proxy.admin import factories
 from tests.proxy.ledger.amending import set_cost
 from tests.proxy.ledger.maintenance.killing import killed_at
+from tests.waiting import until
 
 from .conftest import JUNE
 
@@ -293,4 +294,32 @@ def test_kills_of_the_process_lose_and_double_nothing(tmp_path, settings):
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 -- the same
     assert sorted(all_rows()) == ids
     assert not Exchange.objects.exists()
+    assert findings() == []
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_killed_restore_is_continued(tmp_path, settings, archive):
+    settings.DATA_DIR = tmp_path  # as in the process
+    factories.price()
+    times = [JUNE + timedelta(seconds=number) for number in range(1200)]
+    write_to_database([factories.exchange_records(at=at, with_content=False) for at in times])
+    ids = all_rows()
+    archive(*BEFORE, "--remove")
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "bridge_project.settings",
+        "DATABASE_URL": f"sqlite:///{connection.settings_dict['NAME']}",
+        "BRIDGE_DATA_DIR": str(tmp_path),
+    }
+    command = [sys.executable, "manage.py", "restoremonth", "2026-06"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603 -- our own command
+
+    until(Exchange.objects.exists)
+    process.kill()
+    process.wait()
+
+    assert 0 < Exchange.objects.count() < len(ids)
+    assert findings() == []
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 -- the same
+    assert sorted(Exchange.objects.values_list("pk", flat=True)) == ids
     assert findings() == []
