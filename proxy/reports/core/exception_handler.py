@@ -22,7 +22,6 @@ from rest_framework.response import Response
 
 from proxy.encryption.bodies import MissingBodyKey
 from proxy.ids import new_ulid
-from proxy.ledger.archive.files import ArchiveError
 from proxy.ledger.errors import LedgerUnavailable
 
 API: Final = ("/v1/", "/api/")
@@ -113,9 +112,6 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
             headers["Retry-After"] = str(int(wait) + 1)
     elif isinstance(exc, SuspiciousOperation):
         code, message = status.HTTP_400_BAD_REQUEST, _why_bad(exc)
-    elif isinstance(exc, ArchiveError):
-        logger.error("report %s failed: %s", request_id, exc)
-        code, message = status.HTTP_503_SERVICE_UNAVAILABLE, "archived months cannot be read now"
     elif is_database_fault(exc):
         logger.error("report %s failed: %s: %s", request_id, type(exc).__name__, exc)
         code, message = status.HTTP_503_SERVICE_UNAVAILABLE, "the database cannot be read now"

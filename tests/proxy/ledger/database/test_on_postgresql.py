@@ -16,6 +16,7 @@ from tests.waiting import until
 
 EXAMPLES = (
     "database/test_partitions.py",
+    "maintenance/archive/test_restoremonth.py::test_rows_and_transcripts_come_back_as_they_were",
     "maintenance/test_purge_jobs.py::test_expired_transcripts_are_those_that_a_purge_deletes",
     "maintenance/test_retention.py::test_each_team_has_its_own_retention",
     "posting/test_ledger_writer.py",
@@ -29,6 +30,7 @@ EXAMPLES = (
 ALL = (
     "database/test_partitions.py",
     "maintenance/archive/test_reports.py",
+    "maintenance/archive/test_restoremonth.py",
     "maintenance/test_forged_ledger.py",
     "maintenance/test_forgeries.py",
     "maintenance/test_purge_jobs.py",
