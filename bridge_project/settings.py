@@ -208,11 +208,7 @@ if DATABASE["ENGINE"].endswith("sqlite3"):
     }
 else:
     DATABASE["OPTIONS"] = {"connect_timeout": 5, **DATABASE.get("OPTIONS", {})}
-# "archive" has the requests of archived months. It is used only after archivemonths has run.
-DATABASES = {
-    "default": DATABASE,
-    "archive": {"ENGINE": "proxy.ledger.archive.duckdb_backend", "NAME": "archive"},
-}
+DATABASES = {"default": DATABASE}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # The reports API: JSON only, and for staff only unless a view sets other permissions.

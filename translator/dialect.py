@@ -185,6 +185,8 @@ class UpstreamError:
     """Anthropic's refusal category, if the upstream's content policy rejected the prompt: the
     client then gets a message with stop_reason ``refusal``."""
     is_refusal: bool = False
+    exceeds_quota: bool = False
+    """The request alone exceeds what the account may use in a time; another target may take it."""
     param: str | None = None
     code: str = ""
     """The upstream's error code, for the log; always an identifier, never free text."""

@@ -20,6 +20,7 @@ from translator.openai_responses.request import tools as responses_tools
 from translator.openai_responses.stream import event_table, hosted_tools
 from translator.openai_responses.stream.responses_stream import ResponsesStream
 from translator.request.body_edits import FIELDS
+from translator.request.client_fields import CLIENT_FIELD_RULES
 from translator.request.retry_repairs import ANTHROPIC_RULES, OPENAI_RULES
 from translator.request.tool_support import CLIENT_TOOLS, REQUIRED_CAPABILITY, SERVER_TOOLS
 from translator.request.unsent_fields import DROPPED, HARMLESS
@@ -188,7 +189,11 @@ def errors() -> str:
 
 
 def repairs() -> str:
-    rules = {"OpenAI": OPENAI_RULES, "Anthropic": ANTHROPIC_RULES}
+    rules = {
+        "OpenAI": OPENAI_RULES,
+        "Anthropic": ANTHROPIC_RULES,
+        "Anthropic, other servers": CLIENT_FIELD_RULES,
+    }
     rows = [
         [name, ", ".join(map(str, sorted(rule.statuses))), rule.title]
         for name, table_ in rules.items()

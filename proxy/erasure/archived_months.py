@@ -1,4 +1,4 @@
-"""Erase the requests of a person in archived months: write the file again, then name it in the row.
+"""Erase the requests of a person in archived months: write a file again, then name it in the row.
 
 The new file has a new name, and the transaction that names it also appends the links of the hash
 chain. So a kill leaves a month whose row names one complete file. The old file is deleted last.
@@ -6,19 +6,22 @@ chain. So a kill leaves a month whose row names one complete file. The old file 
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from django.db import transaction
 
 from proxy.ledger.archive import files, outbox, parquet
-from proxy.ledger.archive.duckdb_backend import ArchivedFile
 from proxy.ledger.archive.files import ArchiveError
-from proxy.ledger.archive.reading import ARCHIVE, reading
+from proxy.ledger.archive.reading import rows_path, transcripts_path
+from proxy.ledger.database.bulk_sql import slices
+from proxy.ledger.maintenance import archive_run
+from proxy.ledger.maintenance.retention import FIRST
 from proxy.ledger.posting import hash_chain
 from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.exchange_columns import set_columns
-from proxy.models import ArchivedMonth, ArchiveState, Exchange, HashChainLink, LinkKind
+from proxy.models import ArchivedMonth, ArchiveState, Exchange, HashChainLink, LinkKind, Part
 
 from .person import Person
 
@@ -30,31 +33,51 @@ def removed_months() -> list[ArchivedMonth]:
     return list(ArchivedMonth.objects.filter(state=ArchiveState.REMOVED).order_by("month"))
 
 
-def count_rows(month: ArchivedMonth, person: Person) -> int:
-    with reading([_file(month)]):
-        rows = Exchange.objects.using(ARCHIVE).filter(person.is_of_person)
-        return rows.filter(created__lte=person.until).count()
+def ids_of(month: ArchivedMonth, person: Person) -> list[str]:
+    """Return the ids of the person's requests in the month's file."""
+    until = ("created", "<=", parquet.without_zone(person.until))
+    rows = parquet.read_columns(rows_path(month), ("id", "user", "key_id"), until)
+    return [row["id"] for row in rows if person.is_owner(row["user"], row["key_id"])]
 
 
-def erase_month(month: ArchivedMonth, person: Person, folder: Path, cause: Cause) -> Iterator[int]:
-    """Write the month's file without the person's data; yield numbers of rows as the progress.
+def count_transcripts(month: ArchivedMonth, ids: list[str]) -> int:
+    """Return how many of these requests have a transcript in the month's files."""
+    if not month.transcripts_sha256:
+        return 0
+    stored = parquet.list_transcripts(transcripts_path(month))
+    return len(set(ids).intersection(one.id for one in stored))
 
-    ``folder``: an empty folder for incomplete files. Raises ArchiveError if a file is damaged.
+
+def erase_month(
+    month: ArchivedMonth, person: Person, ids: list[str], folder: Path, cause: Cause
+) -> Iterator[int]:
+    """Write the month's files without the person's data; yield numbers of rows as the progress.
+
+    ``ids``: the person's requests in it. ``folder``: an empty folder for incomplete files. Raises
+    ArchiveError if a file is damaged.
     """
-    if files.stored_sha256(month.location, month.file) != month.sha256:
-        raise ArchiveError(f"{files.address(month.location, month.file)} is missing or damaged")
+    outbox.check_files(month)
+    if month.transcripts_sha256:
+        _expire_parts(transcripts_path(month), ids)
+        archive_run.drop_transcripts(month, ids, folder)
     path = folder / month.file_of(month.version + 1)
     yield from parquet.write(_changed_rows(month, person), path)
     files.put(month.location, path)
     yield from adopt(month, month.version + 1, {person.pseudonym}, cause)
 
 
+def _expire_parts(path: Path, ids: list[str]) -> None:
+    """Let the next pruning delete those parts of these transcripts that the database still has."""
+    for _, parts in parquet.read_transcripts(path, ids):
+        for some in slices([digest for _, digest, _ in parts]):
+            Part.objects.filter(digest__in=some).update(used=FIRST)
+
+
 def _changed_rows(month: ArchivedMonth, person: Person) -> Iterator[Exchange]:
-    with reading([_file(month)]):
-        for row in Exchange.objects.using(ARCHIVE).order_by("pk").iterator():
-            if person.is_owner(row.user, row.key_id) and row.created <= person.until:
-                set_columns(row, person.columns(row))
-            yield row
+    for row in parquet.read(rows_path(month)):
+        if person.is_owner(row.user, row.key_id) and row.created <= person.until:
+            set_columns(row, person.columns(row))
+        yield row
 
 
 def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str], cause: Cause) -> Iterator[int]:
@@ -65,38 +88,32 @@ def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str], cause: Cause
     """
     name = month.file_of(version)
     sha256 = files.stored_sha256(month.location, name)
-    file = ArchivedFile(str(files.local_path(month.location, name, sha256)))
+    path = files.local_path(month.location, name, sha256)
     changed: list[str] = []
     rows = cost = 0
-    with reading([file]):
-        batch: list[Exchange] = []
-        for row in Exchange.objects.using(ARCHIVE).order_by("pk").iterator():
-            batch.append(row)
-            cost += row.cost_nanousd or 0
-            rows += 1
-            if len(batch) == BATCH:
-                changed += _differing(batch, pseudonyms)
-                yield len(batch)
-                batch = []
+    found = parquet.read(path)
+    while batch := list(islice(found, BATCH)):
         changed += _differing(batch, pseudonyms)
+        rows += len(batch)
+        cost += sum(row.cost_nanousd or 0 for row in batch)
         yield len(batch)
-        if (rows, cost) != (month.rows, month.cost_nanousd):
-            address = files.address(month.location, name)
-            raise ArchiveError(f"{address} has other totals than {month.month:%Y-%m}")
-        with transaction.atomic():
-            head = hash_chain.lock_ledger()
-            for at in range(0, len(changed), BATCH):
-                ids = changed[at : at + BATCH]
-                some = Exchange.objects.using(ARCHIVE).filter(pk__in=ids).order_by("pk")
-                # Without the digests before the change: a killed run may have deleted that file.
-                notes = dict.fromkeys(ids, hash_chain.note_of(cause.link(head)))
-                links = [(row, None) for row in some]
-                hash_chain.append_links(head, links, datetime.now(UTC), LinkKind.ERASED, notes)
-            month.version, month.sha256 = version, sha256
-            month.file_bytes = Path(file.path).stat().st_size
-            month.head_sequence, month.head_digest = head.sequence, bytes(head.digest)
-            month.archived = datetime.now(UTC)
-            month.save()
+    if (rows, cost) != (month.rows, month.cost_nanousd):
+        address = files.address(month.location, name)
+        raise ArchiveError(f"{address} has other totals than {month.month:%Y-%m}")
+    with transaction.atomic():
+        head = hash_chain.lock_ledger()
+        for ids in slices(changed):
+            some = list(parquet.read(path, *parquet.with_keys("id", ids)))
+            # Without the digests before the change: a killed run may have deleted that file.
+            note = hash_chain.note_of(cause.link(head))
+            notes = {row.pk: note for row in some}
+            links = [(row, None) for row in some]
+            hash_chain.append_links(head, links, datetime.now(UTC), LinkKind.ERASED, notes)
+        month.version, month.sha256 = version, sha256
+        month.file_bytes = path.stat().st_size
+        month.head_sequence, month.head_digest = head.sequence, bytes(head.digest)
+        month.archived = datetime.now(UTC)
+        month.save()
 
 
 def _differing(rows: list[Exchange], pseudonyms: set[str]) -> list[str]:
@@ -107,39 +124,28 @@ def _differing(rows: list[Exchange], pseudonyms: set[str]) -> list[str]:
     return [row.pk for row in found]
 
 
-def remove_old_files() -> None:
-    """Delete the files of earlier versions, and local copies that no month names."""
-    months = ArchivedMonth.objects.all()
-    for month in months.filter(version__gt=1):
-        for version in range(1, month.version):
-            files.remove(month.location, month.file_of(version))
-    files.remove_copies(set(months.values_list("sha256", flat=True)))
-
-
 def write_stale_again(folder: Path) -> Iterator[int]:
     """Write the files of months again whose rows are in the database and were changed."""
     for month in ArchivedMonth.objects.filter(
-        state__in=(ArchiveState.ARCHIVED, ArchiveState.WRITING), archived__isnull=False
+        state__in=(ArchiveState.ARCHIVED, ArchiveState.RESTORED, ArchiveState.WRITING),
+        archived__isnull=False,
     ):
         ids = outbox.rows_of(month.month).values("pk")
         newer = HashChainLink.objects.filter(sequence__gt=month.head_sequence, exchange_id__in=ids)
-        if month.state == ArchiveState.ARCHIVED and not newer.exists():
+        if month.state != ArchiveState.WRITING and not newer.exists():
             continue
-        ArchivedMonth.objects.filter(pk=month.pk).update(state=ArchiveState.WRITING)
+        row = ArchivedMonth.objects.filter(pk=month.pk)
+        row.update(state=ArchiveState.WRITING)
         yield from outbox.archive(month.month, month.location, folder)
+        if month.state == ArchiveState.RESTORED:
+            row.update(state=ArchiveState.RESTORED)
 
 
 def adopt_newer_versions(pseudonyms: set[str], cause: Cause) -> Iterator[int]:
     """After the restore of a backup, name the files from which users have been erased since."""
     for month in removed_months():
+        archive_run.adopt_newer_transcripts(month)
         if files.stored_sha256(month.location, month.file) == month.sha256:
             continue
-        version = month.version + 1
-        while files.stored_sha256(month.location, month.file_of(version + 1)):
-            version += 1
-        if files.stored_sha256(month.location, month.file_of(version)):
+        if version := archive_run.newest_version(month.location, month.file_of, month.version):
             yield from adopt(month, version, pseudonyms, cause)
-
-
-def _file(month: ArchivedMonth) -> ArchivedFile:
-    return ArchivedFile(str(files.local_path(month.location, month.file, month.sha256)))

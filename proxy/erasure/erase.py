@@ -12,7 +12,7 @@ from django.db import connection
 from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.archive import outbox
-from proxy.ledger.maintenance import retention
+from proxy.ledger.maintenance import archive_run, retention
 from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
 from proxy.ledger.posting import journal_posting
 from proxy.ledger.posting.audit_links import Cause
@@ -53,14 +53,17 @@ class Erasure:
 
 def count(person: Person) -> Erasure:
     """Return what would be erased, without a change."""
-    months = archived_months.removed_months()
+    archived = [
+        (month, archived_months.ids_of(month, person)) for month in archived_months.removed_months()
+    ]
     return Erasure(
         person.pseudonym,
         accounts=int(person.user_id is not None),
         keys=len(person.keys),
         requests=requests.rows_of(person).count(),
-        transcripts=requests.transcripts_of(person).count(),
-        archived_requests=sum(archived_months.count_rows(month, person) for month in months),
+        transcripts=requests.transcripts_of(person).count()
+        + sum(archived_months.count_transcripts(month, ids) for month, ids in archived),
+        archived_requests=sum(len(ids) for _, ids in archived),
         journal_records=journals.erase(conf.data_dir, person, only_count=True).erased,
         audit_entries=sum(1 for _ in account.audit_entries(person)),
     )
@@ -94,7 +97,7 @@ def erase(
         for rows in requests.erase_rows(person, cause, batch):
             done.requests += rows
             advance("requests", rows)
-        done.archived_requests = _erase_archived(person, folder, cause, advance)
+        _erase_archived(person, folder, cause, advance, done)
         requests.rename_sums(person)
         requests.erase_sightings(person)
         for parts in retention.prune_parts(datetime.now(UTC)):
@@ -139,20 +142,21 @@ def _sessions_of(person: Person) -> set[tuple[int | None, str]]:
     return set(rows.values_list("key_id", "session_id").distinct())
 
 
-def _erase_archived(person: Person, folder: Path, cause: Cause, advance: Advance) -> int:
-    count = 0
+def _erase_archived(
+    person: Person, folder: Path, cause: Cause, advance: Advance, done: Erasure
+) -> None:
     pseudonyms = {person.pseudonym, *_earlier_pseudonyms()}
     for rows in archived_months.adopt_newer_versions(pseudonyms, cause):
         advance("archived months", rows)
     for month in archived_months.removed_months():
-        if own := archived_months.count_rows(month, person):
-            for rows in archived_months.erase_month(month, person, folder, cause):
+        if ids := archived_months.ids_of(month, person):
+            done.transcripts += archived_months.count_transcripts(month, ids)
+            for rows in archived_months.erase_month(month, person, ids, folder, cause):
                 advance("archived months", rows)
-            count += own
+            done.archived_requests += len(ids)
     for rows in archived_months.write_stale_again(folder):
         advance("archived months", rows)
-    archived_months.remove_old_files()
-    return count
+    archive_run.remove_old_files()
 
 
 def _earlier_pseudonyms() -> set[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final
 
 from django.db import transaction
@@ -10,7 +11,7 @@ from django.db.models import Model, QuerySet
 
 from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.archive import outbox
-from proxy.ledger.archive.reading import read_both, with_ids
+from proxy.ledger.archive.reading import rows_by_id
 from proxy.ledger.database.bulk_sql import slices, write
 from proxy.ledger.maintenance.retention import FIRST
 from proxy.ledger.posting import hash_chain, outcomes, rollups, stop_reasons
@@ -60,12 +61,15 @@ def states_of(ids: Sequence[str], person: Person) -> dict[str, str]:
     """Return the states of these requests, also archived ones; "" for requests of other people."""
     states: dict[str, str] = {}
     for some in slices(ids):
-        rows = Exchange.objects.filter(pk__in=some)
-        read = rows.values_list("pk", "state", "created", "user", "key_id")
-        for side in read_both(read, list, with_ids(some)):
-            for pk, state, created, user, key_id in side:
-                own = user == person.pseudonym or person.is_owner(user, key_id)
-                states[pk] = state if own and created <= person.until else ""
+        columns = ("pk", "state", "created", "user", "key_id")
+        found = list(Exchange.objects.filter(pk__in=some).values_list(*columns))
+        archived = set(some) - {row[0] for row in found}
+        for pk, state, created, user, key_id in [
+            *found,
+            *map(attrgetter(*columns), rows_by_id(archived)),
+        ]:
+            own = user == person.pseudonym or person.is_owner(user, key_id)
+            states[pk] = state if own and created <= person.until else ""
     return states
 
 

@@ -4,19 +4,24 @@ from django.db import models
 
 
 class ArchiveState(models.TextChoices):
-    """The states of a month: writing -> archived -> removing -> removed.
+    """The states of a month: writing -> archived -> removing -> removed -> restored.
 
-    A month whose requests were changed after it was archived returns to writing.
+    A month whose requests were changed after it was archived returns to writing. A restored month
+    can be removed again; the schedule leaves it.
     """
 
     WRITING = "writing"  # no complete file; the next run writes it from the start
     ARCHIVED = "archived"  # the file is complete and verified; the rows are still in the ledger
     REMOVING = "removing"  # the rows with ids up to ``removed_to`` are only in the file
-    REMOVED = "removed"  # all rows are only in the file
+    REMOVED = "removed"  # all rows are in the file; an incomplete restore has copied some back
+    RESTORED = "restored"  # all rows are in the database again; the files stay
 
 
 class ArchivedMonth(models.Model):
-    """A month of requests (UTC, by the time of their acceptance) and its Parquet file."""
+    """A month of requests (UTC, by the time of their acceptance) and its Parquet files.
+
+    One file has the rows, the other their transcripts; without transcripts there is no such file.
+    """
 
     month = models.DateField(primary_key=True)  # its first day
     state = models.CharField(
@@ -29,6 +34,10 @@ class ArchivedMonth(models.Model):
     version = models.PositiveIntegerField(default=1)
     sha256 = models.CharField(max_length=64, blank=True)  # of the file, in hexadecimal
     file_bytes = models.PositiveBigIntegerField(default=0)
+    # The file of transcripts; it is written again when users are erased and transcripts expire.
+    transcripts_version = models.PositiveIntegerField(default=1)
+    transcripts_sha256 = models.CharField(max_length=64, blank=True)  # empty: there is no file
+    transcripts = models.PositiveBigIntegerField(default=0)
     rows = models.PositiveBigIntegerField(default=0)
     first_id = models.CharField(max_length=30, blank=True)  # the lowest id of the rows
     last_id = models.CharField(max_length=30, blank=True)
@@ -51,7 +60,15 @@ class ArchivedMonth(models.Model):
         """The name of the file at its location."""
         return self.file_of(self.version)
 
-    def file_of(self, version: int) -> str:
+    def file_of(self, version: int, content: str = "requests") -> str:
         """Return the name of the file of another version."""
         suffix = "" if version == 1 else f"-v{version}"
-        return f"requests-{self.month:%Y-%m}{suffix}.parquet"
+        return f"{content}-{self.month:%Y-%m}{suffix}.parquet"
+
+    @property
+    def transcripts_file(self) -> str:
+        """The name of the file of transcripts at its location."""
+        return self.transcripts_file_of(self.transcripts_version)
+
+    def transcripts_file_of(self, version: int) -> str:
+        return self.file_of(version, "transcripts")

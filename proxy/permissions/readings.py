@@ -43,6 +43,8 @@ REASONS: Final = "reading_reasons"
 FOUND_BY: Final = "passages found by the search for "
 SEARCHED_FOR: Final = "for "
 """The starts of the details of entries about a search; the searched words follow, quoted."""
+LEDGER_AS: Final = "ledger as "
+"""The start of the detail of an entry about an export of the ledger; the format follows."""
 QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
@@ -155,14 +157,14 @@ def record_found(reader: Reader, words: str, rows: Iterable[Exchange], *, reason
         record_reading(reader, Action.READ, others, detail=detail, read=read, reason=reason)
 
 
-def record_export(detail: str, *, reason: str = "") -> None:
+def record_export(file_format: str, *, reason: str = "") -> None:
     """Record an export of the whole ledger, whose rows have the first words of each request.
 
     Raises ReasonRequired.
     """
     read = ReadObject(Kind.LEDGER)
     given = _require_reason([read], reason, needed=conf.reading_needs_reason)
-    record(Action.EXPORT, detail=detail, reason=given)
+    record(Action.EXPORT, detail=f"{LEDGER_AS}{file_format}", reason=given)
 
 
 def _require_reason(objects: Sequence[ReadObject], option: str, *, needed: bool) -> str:

@@ -7,12 +7,12 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import uvicorn
 from django.conf import settings
 from django.utils.module_loading import import_string
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors import Multiprocess, multiprocess
 
 from proxy.conf import Conf
 from proxy.config.schema import BridgeFile
@@ -21,12 +21,10 @@ from proxy.secrets import ConfigError
 
 from . import service_manager
 from .connection_limits import raise_file_limit, warn_of_low_limit
+from .graceful_server import BACKLOG, GracefulServer, Worker
 from .http_timeouts import GatewayHttpProtocol
 from .sighup_reload import Reloader
 from .websocket_protocol import LiveFeedConnection
-
-ACCEPT_ITERATIONS: Final = 3
-"""Event loop iterations until a waiting connection is served: accept, set up, read."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -36,13 +34,13 @@ def bind(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or "no such port"
         raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from None
 
 
-class _Server(uvicorn.Server):
+class _Server(GracefulServer):
     """A server that announces when it is ready, and exits with 0 after a signal."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
@@ -58,10 +56,7 @@ class _Server(uvicorn.Server):
             self._announcing = asyncio.create_task(asyncio.to_thread(self._announce))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept waiting connections, then shut down: closing the listener would reset them."""
         service_manager.notify(service_manager.STOPPING)
-        for _ in range(ACCEPT_ITERATIONS):
-            await asyncio.sleep(0)
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -83,6 +78,9 @@ class _Server(uvicorn.Server):
         """
         if not self.started:
             sys.exit(0)
+
+
+multiprocess.Process = Worker  # type: ignore[misc]  # uvicorn has no setting for it
 
 
 class _Supervisor(Multiprocess):

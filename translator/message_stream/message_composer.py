@@ -33,6 +33,9 @@ REASONING_AS_TEXT: Final = Note(
 )
 HIDDEN_REASONING: Final = "hidden reasoning"
 """The key of the block that shows it."""
+MAX_CALLS: Final = 1_000
+"""Maximum tool calls of a response; a model sends far fewer. Thousands of them in one read would
+hold up other requests."""
 MAX_UNDECIDED: Final = 1_000
 """Maximum characters of white space at the start of arguments that wait for the next one."""
 CHANGED_ARGUMENTS: Final = Note(
@@ -218,6 +221,8 @@ class MessageComposer:
             self._dropped_calls[key] = None
             self.add_note(EXCESS_CALL)
             return
+        if self.tool_calls >= MAX_CALLS:
+            raise BadUpstream("upstream sent too many tool calls")
         self.tool_calls += 1
         name = self.context.tool_names.get(name, name)
         if previous is not None:
@@ -453,6 +458,33 @@ class MessageComposer:
                 if self.context.finished_blocks
                 else None
             )
+        if block.further_inputs:
+            self._write_further_calls(block)
+
+    def _write_further_calls(self, block: Block) -> None:
+        """Write the calls that came in the arguments of a call, each as a block."""
+        count = len(block.further_inputs)
+        if self.context.single_tool_call or self.tool_calls + count > MAX_CALLS:
+            self.add_note(EXCESS_CALL)
+            return
+        self.tool_calls += count
+        for number, value in enumerate(block.further_inputs, 1):
+            self._write_call(block, number, block.content_block["name"], value)
+
+    def _write_call(self, block: Block, number: int, name: str, value: dict[str, Any]) -> None:
+        """Write one of the calls that came in ``block`` as a block of its own."""
+        inner_block = {
+            "type": "tool_use",
+            "id": inner_id(block.content_block["id"], number),
+            "name": name,
+            "input": {},
+            **DIRECT,
+        }
+        self.writer.open_block(inner_block)
+        for piece in ("", compact_json(value)):
+            self.writer.write_delta(block.make_delta(piece))
+        finished = {**inner_block, "input": value}
+        self.writer.close_block(finished if self.context.finished_blocks else None)
 
     def _unwrap(self, block: Block) -> bool:
         """Write the calls inside a wrapper, each as a block; return False if it is no wrapper."""
@@ -467,18 +499,7 @@ class MessageComposer:
         self.tool_calls += len(calls) - 1
         for number, (name, inner) in enumerate(calls):
             value = without_nulls(inner, self.context.optional_properties.get(name, frozenset()))
-            inner_block = {
-                "type": "tool_use",
-                "id": inner_id(block.content_block["id"], number),
-                "name": name,
-                "input": {},
-                **DIRECT,
-            }
-            self.writer.open_block(inner_block)
-            for piece in ("", compact_json(value)):
-                self.writer.write_delta(block.make_delta(piece))
-            finished = {**inner_block, "input": value}
-            self.writer.close_block(finished if self.context.finished_blocks else None)
+            self._write_call(block, number, name, value)
         return True
 
     def _declared_name(self, name: str) -> str | None:

@@ -1,7 +1,7 @@
 """State of one content block of a response, from its start to its stop."""
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
 from translator.stream.object_scanner import ObjectScanner
@@ -43,6 +43,7 @@ class Block:
         "comma_repairs",
         "content_block",
         "delays_arguments",
+        "further_inputs",
         "has_object",
         "held_comma",
         "held_space",
@@ -84,6 +85,7 @@ class Block:
         self.is_wrapper = False  # whether the call may be one of OpenAI's wrapper around calls
         self.sends_arguments = False  # whether arguments are being sent: they start with a brace
         self.arguments_value: Any = None  # the parsed arguments
+        self.further_inputs: Sequence[dict[str, Any]] = ()  # of further calls of the same tool
         self.held_comma = ""  # a comma at the end of the arguments so far, and what follows it
         self.comma_repairs = 0  # how often trailing commas were removed
 

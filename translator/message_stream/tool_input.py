@@ -6,8 +6,8 @@ from typing import Final
 from translator.notes import Note
 from translator.stream.surrogates import replace_surrogates
 from translator.stream.tool_arguments import (
-    are_leftovers,
     compact_json,
+    further_arguments,
     parse_arguments,
     without_nulls,
     without_trailing_commas,
@@ -16,11 +16,16 @@ from translator.stream.tool_arguments import (
 from .open_block import Block
 
 REPAIRED_ARGUMENTS: Final = Note("content", "repaired", "tool arguments were broken JSON")
+GLUED_CALLS: Final = Note(
+    "content", "repaired", "the arguments of several calls came in one; each is given as a call"
+)
 BROKEN_ARGUMENTS: Final = Note("content", "ignored", "bad_tool_json: tool arguments do not parse")
 
 
 def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | None]:
     """Set ``block.arguments_value``; return the text that is still to be sent, and a note.
+
+    ``block.further_inputs`` are then the inputs of further calls in the same arguments.
 
     Arguments that were delayed are sent now, repaired if possible. Arguments that were streamed are
     already sent: if a repair of them succeeds, it is only in the value, for whole responses. Text
@@ -28,7 +33,8 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
     ``optional``: the properties whose nulls are removed.
     """
     leftovers = block.leftovers.getvalue()
-    is_cut = bool(leftovers) and are_leftovers(leftovers, block.text) and _is_object(block.text)
+    further = further_arguments(leftovers, block.text) if leftovers else None
+    is_cut = further is not None and _is_object(block.text)
     text = block.text if is_cut else block.text + leftovers
     value, repaired = parse_arguments(text)
     is_unsent = block.delays_arguments or not block.sends_arguments
@@ -41,6 +47,9 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
         note = BROKEN_ARGUMENTS
     elif repaired or (is_cut and not leftovers.isspace()):
         note = REPAIRED_ARGUMENTS
+    if further and is_valid:
+        note = GLUED_CALLS
+        block.further_inputs = [replace_surrogates(without_nulls(v, optional)) for v in further]
     if not is_object:
         value = text
     if "\\u" in text:

@@ -18,6 +18,9 @@ UNWRAPPED: Final = Note(
     "content", "repaired", "a call of the model's own wrapper is given as the calls inside"
 )
 
+MAX_INNER: Final = 64
+"""Maximum calls inside; a model sends far fewer."""
+
 InnerCall = tuple[str, dict[str, Any]]
 """The client's name of the tool, and the input."""
 
@@ -34,7 +37,7 @@ def calls_inside(arguments: str, name_of: Callable[[str], str | None]) -> list[I
     """
     value, _ = parse_arguments(arguments)
     uses = value.get("tool_uses") if isinstance(value, dict) else None
-    if not uses or not isinstance(uses, list):
+    if not uses or not isinstance(uses, list) or len(uses) > MAX_INNER:
         return None
     calls: list[InnerCall] = []
     for use in uses:

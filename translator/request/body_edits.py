@@ -115,6 +115,30 @@ FIELDS: Final[Mapping[str, OptionalField]] = {
 """Optional fields of both OpenAI APIs by path; ``[]`` stands for every item of a list."""
 
 
+_LOST: Final = (
+    "context_management", "output_config", "output_config.effort", "service_tier", "speed",
+    "temperature", "thinking", "tools[].strict", "top_k", "top_p",
+)  # fmt: skip
+_HINTS: Final = (
+    "cache_control", "cache_control.scope", "cache_control.ttl", "diagnostics", "fallbacks",
+    "messages[].content[].caller", "messages[].content[].citations", "metadata",
+    "output_config.task_budget", "tags", "thinking.display", "tools[].allowed_callers",
+    "tools[].defer_loading", "tools[].eager_input_streaming", "tools[].input_examples",
+    *(
+        f"{owner}.cache_control{part}"
+        for owner in ("system[]", "tools[]", "messages[].content[]",
+                      "messages[].content[].content[]")
+        for part in ("", ".scope", ".ttl")
+    ),
+)  # fmt: skip
+CLIENT_FIELDS: Final[Mapping[str, OptionalField]] = {
+    path: OptionalField("", path.replace("[]", ""), "dropped") for path in _LOST
+} | {path: OptionalField("", path.replace("[]", "")) for path in _HINTS}
+"""Fields of the Messages API that clients such as Claude Code add by themselves, and that a server
+may do without. A new server of Anthropic's API knows only some of them: Claude Code's every request
+fails there (anthropics/claude-code#21612, decolua/9router#1468, anomalyco/opencode#23193)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
     """How one edit changes a body; ``note`` is None if it depends on the value."""
@@ -149,7 +173,7 @@ def apply_lessons(
 
 def capability_of(lesson: Lesson) -> str:
     """Return the capability that an operator can set instead; "" if there is none."""
-    if lesson.edit in OMITTING:
+    if lesson.edit in OMITTING and lesson.edit != "omit_client_field":
         return FIELDS[lesson.value].capability if lesson.value in FIELDS else ""
     edit = EDITS.get(lesson.edit)
     return edit.capability if edit is not None else ""
@@ -186,6 +210,9 @@ def schema_format(body: Body) -> dict[str, Any] | None:
 def _note(lesson: Lesson, body: Body) -> Note:
     if lesson.edit == "effort":
         return Note("output_config.effort", "clamped", "the model has no such effort: sent lower")
+    if lesson.edit == "omit_client_field" and lesson.value in CLIENT_FIELDS:
+        known = CLIENT_FIELDS[lesson.value]
+        return Note(known.path, known.fate, f"the upstream refused {known.path}: sent without it")
     if lesson.edit in OMITTING and (field := FIELDS.get(lesson.value)) is not None:
         fate = field.fate
         if lesson.value == "service_tier" and body.get("service_tier") == "fast":
@@ -221,7 +248,7 @@ def _owners(body: Body, path: str) -> Iterator[tuple[dict[str, Any], str]]:
             yield owner, name
 
 
-def _omit(body: Body, path: str) -> Body | None:
+def omit_field(body: Body, path: str) -> Body | None:
     """Remove a field wherever it is; an object that is empty then goes as well."""
     return _without(body, path.split(".")) if has_field(body, path) else None
 
@@ -255,7 +282,7 @@ def reasoning_is_off(body: Body) -> bool:
 
 
 def _omit_while_reasoning(body: Body, path: str) -> Body | None:
-    return None if reasoning_is_off(body) else _omit(body, path)
+    return None if reasoning_is_off(body) else omit_field(body, path)
 
 
 def _exclude(body: Body, value: str) -> Body | None:
@@ -263,7 +290,7 @@ def _exclude(body: Body, value: str) -> Body | None:
     if not isinstance(included, list) or value not in included:
         return None
     rest = [name for name in included if name != value]
-    return {**body, "include": rest} if rest else _omit(body, "include")
+    return {**body, "include": rest} if rest else omit_field(body, "include")
 
 
 def _fit_effort(body: Body, value: str) -> Body | None:
@@ -286,7 +313,7 @@ def _fit_effort(body: Body, value: str) -> Body | None:
         chosen = lower[-1] if lower else next((n for n in allowed if n != "none"), "")
         chosen = chosen or (allowed[0] if allowed else "")
     if not chosen:
-        return _omit(body, "reasoning_effort") or _omit(body, "reasoning.effort")
+        return omit_field(body, "reasoning_effort") or omit_field(body, "reasoning.effort")
     if "reasoning_effort" in body:
         return {**body, "reasoning_effort": chosen}
     return {**body, "reasoning": {**body["reasoning"], "effort": chosen}}
@@ -399,7 +426,7 @@ def _schema_as_prompt(body: Body, value: str) -> Body | None:
     if schema is None:
         return _omit_json_mode(body) if value == "text" else None
     rules = compact_json(schema.get("schema"))
-    text = f"Answer with one JSON object that follows this schema: {rules}"
+    text = _SCHEMA_RULE + rules
     json_mode = {"type": "json_object"}
     if "response_format" in body:
         changed = {**body, "response_format": json_mode, "messages": _with_system(body, text)}
@@ -410,11 +437,29 @@ def _schema_as_prompt(body: Body, value: str) -> Body | None:
     return _omit_json_mode(changed) if value == "text" else changed
 
 
+def _format_as_prompt(body: Body, _: str) -> Body | None:
+    """Move the schema of the answer from a body of the Messages API to its system prompt."""
+    config = body.get("output_config")
+    form = config.get("format") if isinstance(config, dict) else None
+    if not isinstance(form, dict) or not isinstance(form.get("schema"), dict):
+        return None
+    text = _SCHEMA_RULE + compact_json(form["schema"])
+    system = body.get("system") or []
+    blocks = [{"type": "text", "text": system}] if isinstance(system, str) else [*system]
+    return {
+        **(omit_field(body, "output_config.format") or body),
+        "system": [*blocks, {"type": "text", "text": text}],
+    }
+
+
+_SCHEMA_RULE: Final = "Answer with one JSON object that follows this schema: "
+
+
 def _omit_json_mode(body: Body) -> Body | None:
     form = body.get("response_format") or (body.get("text") or {}).get("format") or {}
     if form.get("type") != "json_object":
         return None
-    return _omit(body, "response_format" if "response_format" in body else "text.format")
+    return omit_field(body, "response_format" if "response_format" in body else "text.format")
 
 
 def _with_system(body: Body, text: str) -> list[dict[str, Any]]:
@@ -491,12 +536,17 @@ def _lower_output_limit(body: Body, value: str) -> Body | None:
 
 
 OUTPUT_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-OMITTING: Final = frozenset({"omit", "omit_while_reasoning"})
-"""Edits whose value is a path in ``FIELDS``."""
+OMITTING: Final = frozenset({"omit", "omit_while_reasoning", "omit_client_field"})
+"""Edits whose value is a path in ``FIELDS``, or in ``CLIENT_FIELDS``."""
 _TEMPLATE: Final = "messages", "emulated"
 EDITS: Final[Mapping[str, Edit]] = {
-    "omit": Edit(_omit, None),
+    "omit": Edit(omit_field, None),
     "omit_while_reasoning": Edit(_omit_while_reasoning, None),
+    "omit_client_field": Edit(omit_field, None),
+    "format_as_prompt": Edit(
+        _format_as_prompt,
+        Note("output_config.format", "emulated", "the schema is sent in the system prompt"),
+    ),
     "exclude": Edit(
         _exclude,
         Note("thinking", "ignored", "the upstream does not return encrypted reasoning"),

@@ -1,12 +1,13 @@
 """Check the pictures and PDF files of the history before they go to an upstream.
 
 A client keeps a file in its history, so a file that the upstream refuses would end the session:
-svg, tiff, an empty file, data that is no picture (anthropics/claude-code#15807). All OpenAI
-servers take the same four formats, which Anthropic documents under "Vision". The first bytes tell
-the format; no picture is decoded.
+svg, tiff, an empty file, data that is no picture (anthropics/claude-code#15807), base64 that was
+cut or damaged. All OpenAI servers take the same four formats, which Anthropic documents under
+"Vision". The first bytes tell the format; no picture is decoded.
 """
 
 import binascii
+import string
 from typing import Any, Final, NamedTuple
 
 Source = dict[str, Any]
@@ -18,6 +19,8 @@ DATA_URL: Final = "data:"
 MAX_LABEL: Final = 128
 """Maximum characters of the label ``data:image/png;base64,`` in front of base64."""
 URL_SAFE: Final = str.maketrans("-_", "+/")
+DIGITS: Final = string.ascii_letters.encode() + b"0123456789+/"
+MAX_PADDING: Final = 2
 PDF: Final = "application/pdf"
 
 
@@ -45,7 +48,7 @@ def embedded_source(source: Source) -> Source:
 def read_picture(source: Source) -> File:
     """Return a ``base64`` picture with its true media type."""
     data, repair = _plain_base64(source["data"])
-    head = _decode(data[:PICTURE_HEAD])
+    head = _decode(data[:PICTURE_HEAD]) if _is_base64(data) else b""
     media_type = _picture_type(head)
     if not media_type:
         return File(fault=_fault(source, head, "picture", "jpeg, png, gif or webp"))
@@ -57,7 +60,7 @@ def read_picture(source: Source) -> File:
 def read_pdf(source: Source) -> File:
     """Return a ``base64`` document, which Anthropic defines as a PDF."""
     data, repair = _plain_base64(source["data"])
-    head = _decode(data[:HEAD])
+    head = _decode(data[:HEAD]) if _is_base64(data) else b""
     if b"%PDF-" not in head[:1024]:
         return File(fault=_fault(source, head, "document", "PDF"))
     if source["media_type"] != PDF:
@@ -97,6 +100,14 @@ def _plain_base64(data: str) -> tuple[str, str]:
     if len(plain) % 4 in (2, 3) and not plain.endswith("="):
         plain += "=" * (-len(plain) % 4)
     return plain, "" if plain == data else "the base64 was not in its standard form"
+
+
+def _is_base64(data: str) -> bool:
+    """Return whether all of the data is base64, with its padding: a part may be damaged or cut."""
+    digits = data.rstrip("=")
+    if not digits.isascii() or len(data) % 4 or len(data) - len(digits) > MAX_PADDING:
+        return False
+    return not digits.encode().translate(None, DIGITS)
 
 
 def _decode(head: str) -> bytes:

@@ -9,7 +9,7 @@ users of gateways whose sessions such errors ended.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from translator.upstream_errors.mapping import NO_IMAGES
 from translator.upstream_errors.refusal import Refusal
 from translator.upstream_errors.token_limits import (
     OUTPUT_WORD,
+    QUOTA,
     read_output_limit,
     read_token_limits,
 )
@@ -44,7 +45,9 @@ LiteLLM and new-api send 500, MLX and OpenRouter 404, TGI 422 and 424, and some 
 the output limit is too large. So the error's code and words decide."""
 FOREIGN_ITEM: Final = 401
 """GitHub Copilot's status for an item of another connection (anomalyco/opencode#31236)."""
-REPAIRABLE: Final = frozenset({*REFUSAL_STATUSES, FOREIGN_ITEM})
+LIMITED: Final = 429
+"""OpenAI's status for a request that alone exceeds the account's tokens a minute; Groq's is 413."""
+REPAIRABLE: Final = frozenset({*REFUSAL_STATUSES, FOREIGN_ITEM, LIMITED})
 
 MIN_OUTPUT_ROOM: Final = 1_024
 """Tokens. If the prompt leaves less of the context window, the request is not repaired: the client
@@ -154,7 +157,7 @@ def _optional_fields(refusal: Refusal, body: Body) -> Reading | None:
     found = [
         path
         for name in refusal.paths
-        for path in _fields_named(name, body)
+        for path in fields_named(name, body)
         if is_unsupported or not FIELDS[path].wants_words or _is_fixed(path, refusal)
     ]
     words = _code_and_path(refusal)
@@ -186,7 +189,7 @@ def _has_foreign_path(refusal: Refusal) -> bool:
 def _fields_in_words(
     refusal: Refusal, body: Body, *, is_unsupported: bool
 ) -> tuple[list[str], str]:
-    named = [path for name in refusal.named for path in _fields_named(name, body)]
+    named = [path for name in refusal.named for path in fields_named(name, body)]
     if is_unsupported and named:
         return named, _said(refusal, named)
     if not named:  # a name with an underscore or a dot is no English word: it needs no quotes
@@ -211,20 +214,20 @@ def _is_fixed(path: str, refusal: Refusal) -> bool:
     return path in SAMPLING and bool(refusal.says(ONLY_DEFAULT))
 
 
-def _fields_named(name: str, body: Body) -> list[str]:
-    """Return the optional fields of the body that a server's path or name stands for.
+def fields_named(name: str, body: Body, fields: Mapping[str, Any] = FIELDS) -> list[str]:
+    """Return the optional ``fields`` of the body that a server's path or name stands for.
 
     Pydantic puts the names of its types between the parts of a path, so the first and the last part
     decide; a name alone stands for the field at every place.
     """
-    if name in FIELDS:
+    if name in fields and (has_field(body, name) or "[]" not in name):
         return [name] if has_field(body, name) else []
     parent = name.rpartition(".")[0]
-    if parent in FIELDS:  # a part of a field that is left out as a whole
-        return _fields_named(parent, body)
+    if parent in fields:  # a part of a field that is left out as a whole
+        return fields_named(parent, body, fields)
     parts = name.replace("[]", "").split(".")
     found = []
-    for path in FIELDS:
+    for path in fields:
         own = path.replace("[]", "").split(".")
         same = own[-1] == parts[-1] and (len(parts) == 1 or own[0] == parts[0])
         if same and (len(parts) > 1 or len(own) > 1) and has_field(body, path):
@@ -567,8 +570,8 @@ def _output_limit(refusal: Refusal, body: Body) -> Reading | None:
     """Lower the output limit to what the upstream's error leaves room for."""
     sent = {n: body[n] for n in OUTPUT_LIMITS if type(body.get(n)) is int}
     named = [path for path in refusal.paths if path in OUTPUT_LIMITS]
-    said = refusal.says(OUTPUT_LIMIT_WORDS) or " ".join(named)
-    if not sent or not said:
+    said = refusal.says(OUTPUT_LIMIT_WORDS) or refusal.says(QUOTA) or " ".join(named)
+    if not sent or not said or (refusal.status == LIMITED and not refusal.says(QUOTA)):
         return None
     limit = read_output_limit(refusal.words)
     if not limit and (named or refusal.says(OUTPUT_FIELD)):
@@ -608,6 +611,10 @@ def _room_for_output(body: Body, sent: int, refusal: str) -> int:
     estimated; if the upstream refuses this as well, the smallest useful output is requested.
     """
     limits = read_token_limits(refusal)
+    if limits.is_quota:
+        prompt = limits.total - sent if limits.total > sent else content_tokens(body)
+        room = limits.window - prompt - SPARE_TOKENS
+        return room if limits.is_exceeded and room >= MIN_OUTPUT_ROOM else 0
     if not limits.window or not (limits.output or OUTPUT_WORD.search(refusal)):
         return 0
     if limits.output not in (0, sent):
@@ -754,7 +761,7 @@ OPENAI_RULES: Final = (
         ),
     ),
     Rule("encrypted reasoning", _encrypted_reasoning),
-    Rule("reasoning of earlier turns", _refused_reasoning, REPAIRABLE),
+    Rule("reasoning of earlier turns", _refused_reasoning, REFUSAL_STATUSES | {FOREIGN_ITEM}),
     Rule(
         "summaries of reasoning",
         _lesson(
@@ -770,7 +777,7 @@ OPENAI_RULES: Final = (
     Rule("more tools than the server takes", _too_many_tools),
     Rule("a description that is too long", _long_description),
     Rule("an output limit below the minimum", _smallest_output),
-    Rule("an output limit that is too large", _output_limit),
+    Rule("an output limit that is too large", _output_limit, REFUSAL_STATUSES | {LIMITED}),
     Rule("the name of the output limit", _output_limit_field),
     Rule("any other field that the gateway adds or chooses", _optional_fields),
 )

@@ -13,6 +13,9 @@ from .object_scanner import MAX_DEPTH, ObjectScanner
 MAX_REPAIRED: Final = 2**17
 """Longer arguments are not searched for repairs, which take up to 1 s for each megabyte."""
 
+MAX_FURTHER: Final = 64
+"""Maximum further calls in the arguments of one call; a model sends far fewer."""
+
 _chunks: Final = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
     None, json.JSONEncoder().default, encode_basestring, None, ":", ",", False, False, True
 )
@@ -66,27 +69,55 @@ def _repairs_of(text: str) -> Iterator[str]:
         yield _python_to_json(whole)
 
 
-def are_leftovers(text: str, arguments: str = "") -> bool:
-    """Return whether text behind complete ``arguments`` is no part of the call.
+def further_arguments(text: str, arguments: str) -> list[dict[str, Any]] | None:
+    """Return the arguments of further calls in the text behind complete ``arguments``.
 
-    Servers leave parts of their template there (``</tool_call>``, ``<|im_end|>``, a code fence),
-    a comma or a bracket too many, an empty object, the arguments again (simonw/llm#1130), or what
-    the model said after the call (vllm#48975, librefang#2975). Another object may be another call.
-    A quote shows that the arguments did not end where they seem to: a string in them has a quote
-    that is not escaped.
+    The list is empty if the text has no meaning. Servers leave parts of their template there
+    (``</tool_call>``, ``<|im_end|>``, a code fence), a comma or a bracket too many, an empty
+    object, or what the model said after the call (vllm#48975, librefang#2975). None: the arguments
+    did not end where they seem to, such as a string in them with a quote that is not escaped.
+
+    Models put several calls of one tool into the arguments of one call, and servers send the pieces
+    of several calls as those of one. Of 70 such calls, 48 had one object up to six times, the other
+    22 had different ones (BerriAI/litellm#40582): each object that differs is a call
+    (BerriAI/litellm#20742, unslothai/unsloth#10059, diegosouzapw/OmniRoute#11043).
     """
-    return _LEFTOVERS.fullmatch(text) is not None or (
-        bool(arguments) and text.strip() == arguments.strip()
-    )
+    if _LEFTOVERS.fullmatch(text) is not None or text.strip() == arguments.strip():
+        return []
+    if not _is_shallow(text):
+        return None
+    known = {_canonical(parse_arguments(arguments)[0])}
+    further: list[dict[str, Any]] = []
+    end = 0
+    while text.startswith("{", start := _end_of_gap(text, end)):
+        try:
+            value, end = _STRICT.raw_decode(text, start)
+        except ValueError:
+            return None
+        if value and (form := _canonical(value)) not in known:
+            known.add(form)
+            further.append(value)
+        if len(further) > MAX_FURTHER:
+            return None
+    return further if end and _LEFTOVERS.fullmatch(text, end) is not None else None
+
+
+def _end_of_gap(text: str, start: int) -> int:
+    gap = _GAP.match(text, start)
+    return gap.end() if gap is not None else start
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _without_leftovers(text: str) -> str:
-    """Return the object in ``text`` without its fence or tags; else ``text`` itself."""
+    """Return the object in ``text`` without its fence, tags or copies; else ``text`` itself."""
     opening = _OPENING.match(text)
     start = text[opening.end() :] if opening is not None else text
     scanner = ObjectScanner()
     end = scanner.feed(start)
-    is_whole = scanner.ended and are_leftovers(start[end:], start[:end])
+    is_whole = scanner.ended and further_arguments(start[end:], start[:end]) == []
     return start[:end] if is_whole else text
 
 
@@ -201,6 +232,7 @@ _LENIENT: Final = json.JSONDecoder(
 _NO_BRACKETS: Final = re.compile(r"[^\[\]{}]+")
 _STEPS: Final = {"{": 1, "[": 1, "}": -1, "]": -1}
 _OPENING: Final = re.compile(r"\ufeff?\s*(?:```\w{0,20}|<[\w|:.-]{1,40}>)?\s*")
+_GAP: Final = re.compile(r"[\s,;]*")
 _LEFTOVERS: Final = re.compile(r'(?:[^"{]|\{\s*+\})*+')
 _TRAILING_COMMA: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|,(?=\s*[}\]])', re.DOTALL)
 """Matches a string, even an unclosed one, or a trailing comma."""

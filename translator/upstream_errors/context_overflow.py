@@ -67,7 +67,8 @@ def overflow_message(status: int, fields: ErrorFields) -> str | None:
     if tokens <= limits.window:  # the prompt alone would fit, or its length is unknown
         tokens = max(limits.total, limits.prompt + limits.output)
     if tokens > limits.window > 0:
-        return f"prompt is too long: {tokens} tokens > {limits.window} maximum"
+        quota = " (the account's limit of tokens for a time)" if limits.is_quota else ""
+        return f"prompt is too long: {tokens} tokens > {limits.window} maximum{quota}"
     if fields.message.startswith("prompt is too long"):
         return client_message(fields.message)
     text = fields.message if fields.readable else "the upstream names no numbers"
@@ -85,6 +86,10 @@ def limits_of(fields: ErrorFields) -> TokenLimits:
 def _is_overflow(status: int, fields: ErrorFields, limits: TokenLimits) -> bool:
     if fields.code in TOO_LONG_CODES or fields.type in TOO_LONG_CODES:
         return True
+    if limits.is_quota and status in (400, 413, 429):
+        # Groq's 413 and OpenAI's 429: waiting does not help a request that alone exceeds the limit
+        # (openclaw/openclaw#130275).
+        return limits.is_exceeded
     is_anthropics = fields.message.startswith(OUTPUT_TOO_LARGE)
     is_page = not fields.readable and fields.message.lstrip().startswith("<")
     if status in OTHER_CAUSES or is_anthropics or is_page or not fields.message:

@@ -8,7 +8,7 @@ from translator.anthropic.error_body import client_message
 from translator.dialect import UpstreamError
 
 from .body_parser import ErrorFields, read_error
-from .context_overflow import overflow_message
+from .context_overflow import limits_of, overflow_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,8 @@ NOT_FOUND: Final = ErrorMapping(404, "not_found_error", "", False)
 UNUSABLE: Final = ErrorMapping(400, "invalid_request_error", "", False)
 """A request that this model can never answer, whatever status the server sends."""
 
-TOO_LARGE: Final = (
-    413  # the status alone decides: Groq calls 413 a rate limit, but waiting does not help
-)
+TOO_LARGE: Final = 413
+"""The status alone decides: waiting does not help, although Groq calls it a rate limit."""
 
 BY_STATUS: Final = {
     400: INVALID,
@@ -214,6 +213,7 @@ def map_error(status: int, body: Any) -> UpstreamError:
             error_type="invalid_request_error",
             message=overflow,
             should_retry=False,
+            exceeds_quota=limits_of(fields).is_quota,
             code=fields.code or fields.type,
         )
     mapping = _find_mapping(status, fields)

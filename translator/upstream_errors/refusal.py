@@ -52,6 +52,12 @@ _BEFORE_WORDS: Final = re.compile(
 _PATH: Final = re.compile(
     r"(?<![\w.])([A-Za-z_]\w{0,63}(?:\[\d{1,6}\]|\.\w{1,63}){1,12})", re.ASCII
 )
+_LIST: Final = re.compile(
+    r"\bexpected (?:one of |either )?['\"`]"  # serde
+    r"|\b(?:supported|valid|allowed|accepted|known|permitted) (?:param(?:eter)?|field|argument|key"
+    r"|name|propert)\w{0,5}(?: names)?(?: are)?:",
+    re.IGNORECASE,
+)
 OWN_FIELDS: Final = frozenset({"include", "reasoning"})
 """Fields of a body whose values the gateway writes itself, in several words."""
 CLIENT_KEYS: Final = frozenset({"parameters", "properties", "schema", "arguments", "input_schema"})
@@ -86,10 +92,15 @@ class Refusal:
 
     @cached_property
     def named(self) -> tuple[str, ...]:
-        """Return the paths and names that the server's own words contain, in their order."""
+        """Return the paths and names that the server's own words contain, in their order.
+
+        Names that the server lists as the right ones are left out.
+        """
         names: dict[str, None] = {}
+        listed = _LIST.search(self.words)
+        end = listed.start() if listed is not None else len(self.words)
         for pattern in (_AFTER_WORD, _QUOTED, _BEFORE_WORDS, _PATH):
-            for match_ in pattern.finditer(self.words):
+            for match_ in pattern.finditer(self.words, 0, end):
                 for name in match_.groups():
                     if name and len(names) < MAX_NAMES and not self._is_quotation(match_[0]):
                         names[field_path(name)] = None

@@ -29,6 +29,8 @@ class TokenLimits:
     """The size of the context window, or the maximum length of the prompt alone."""
     total: int = 0
     """Prompt and output together."""
+    is_quota: bool = False
+    """The window is what the account may use in a minute or a day: such a request never fits."""
     is_lower_bound: bool = False
     """The prompt has at least ``prompt`` tokens: the server stopped counting there."""
 
@@ -96,6 +98,7 @@ WINDOW: Final = re.compile(
         r"\b(?:configured |the )limit of N",  # Copilot
         r"\btoken limit: N",  # Moonshot
         r"\bn_ctx\W{1,3}N",  # llama.cpp, LM Studio
+        r"\btokens per (?:min(?:ute)?|hour|day)\b[^\d.]{0,12}\bLimit:? N",  # Groq, OpenAI
     ),
     re.IGNORECASE,
 )
@@ -104,9 +107,11 @@ TOTAL: Final = re.compile(
         r"\brequested:? (?:about |up to |a total of )?N tokens(?! (?:in|from) )",
         r"\btotal of (?:at least )?N",
         r"\brequested: N",  # Moonshot
+        r"\bLimit:? \d{1,9},(?: Used:? \d{1,9},)? Requested:? N",  # Groq, OpenAI
     ),
     re.IGNORECASE,
 )
+QUOTA: Final = re.compile(r"\btokens per (?:min(?:ute)?|hour|day)\b", re.IGNORECASE)
 LOWER_BOUND: Final = re.compile(
     r"\bat least \d|\bkeep the first \d|\bn_keep\b|\bmaximum input length of", re.IGNORECASE
 )
@@ -165,6 +170,7 @@ def read_token_limits(text: str) -> TokenLimits:
         output=output,
         window=window,
         total=total,
+        is_quota=QUOTA.search(text) is not None,
         is_lower_bound=LOWER_BOUND.search(text) is not None,
     )
 

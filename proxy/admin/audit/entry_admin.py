@@ -22,7 +22,7 @@ from proxy.models import ActorKind, AuditEntry
 from proxy.models.ledger_names import person_id, person_ids, with_names
 from proxy.permissions.row_permissions import reader_of_user, visible_entries
 
-from .filters import FILTERS, READINGS
+from .filters import EXPORTS, FILTERS, READINGS
 
 FORMATS: Final = ("csv", "ndjson")
 MAX_READINGS: Final = 200
@@ -134,11 +134,12 @@ def object_url(entry: AuditEntry) -> str:
 def my_readings_view(request: HttpRequest) -> HttpResponse:
     """Show the signed-in user who read the user's transcripts, when and why.
 
-    Keys in the user's name are shown too: others may have made them.
+    Keys in the user's name are shown too: others may have made them. So are exports of the ledger,
+    which have the first words of the user's requests.
     """
     require_reader(request)
     own = person_id(request.user)
-    entries = AuditEntry.objects.filter(READINGS, subject=own)
+    entries = AuditEntry.objects.filter(Q(READINGS, subject=own) | EXPORTS)
     entries = entries.exclude(actor_kind=ActorKind.USER, user=own)
     context = {
         **admin.site.each_context(request),

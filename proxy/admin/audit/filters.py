@@ -15,9 +15,13 @@ from proxy.admin.requests.filter_kinds import (
 from proxy.admin.requests.filters import TeamFilter, WithinFilter
 from proxy.models import Action, ActorKind, AuditEntry
 from proxy.models.ledger_names import person_ids
+from proxy.permissions.readings import LEDGER_AS
 
 READINGS: Final = Q(action__in=(Action.READ, Action.EXPORT), model="request")
 """Matches readings and downloads of transcripts, however they came."""
+
+EXPORTS: Final = Q(action=Action.EXPORT, model="", detail__startswith=LEDGER_AS)
+"""Matches exports of the ledger, whose rows have the first words of everybody's requests."""
 
 OBJECT_KINDS: Final = (
     "key", "team", "user", "group", "route", "target", "upstream", "upstream policy", "price",

@@ -4,7 +4,6 @@ The headers block scripts, styles and frames of other origins. Of the project's 
 viewer of PDFs allows to be framed.
 """
 
-import logging
 import re
 from typing import Final, TypeVar
 
@@ -13,8 +12,9 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.deprecation import MiddlewareMixin
 
-from proxy.ledger.archive.files import ArchiveError
 from proxy.ledger.transcripts.visible_text import INVISIBLE, show_invisible
+
+from .archived_page import ArchivedPage
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 
@@ -27,8 +27,6 @@ CSP: Final = (
 FORM_VALUE: Final = re.compile(r'(\bvalue="[^"]*"|<textarea[^<]*</textarea>)')
 """The parts of a page that a form sends back; they stay unchanged. Django escapes `<` in them."""
 BARE_CSP: Final = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; sandbox"
-
-logger = logging.getLogger(__name__)
 
 
 def set_security_headers(response: Response, *, csp: str = CSP) -> Response:
@@ -52,11 +50,10 @@ class AdminCspMiddleware(MiddlewareMixin):
             raise Http404("no such page")
 
     def process_exception(self, request: HttpRequest, exc: Exception) -> HttpResponse | None:
-        """Show a page with the reason if archived requests cannot be read."""
-        if not isinstance(exc, ArchiveError) or not request.path.startswith(reverse("admin:index")):
+        """Show a page with the command that brings an archived month back."""
+        if not isinstance(exc, ArchivedPage):
             return None
-        logger.error("archived requests of %s cannot be read: %s", request.path[:200], exc)
-        return render(request, "503.html", status=503)
+        return render(request, "archived.html", {"hint": exc.hint}, status=404)
 
     def process_response(self, request: HttpRequest, response: Response) -> Response:
         if not request.path.startswith(reverse("admin:index")):

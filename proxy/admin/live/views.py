@@ -95,7 +95,16 @@ def live_cells(row: LiveRow, user: Any) -> Cells:
         "model": row["model"] or "—",
         "upstream": upstream or "…",
         "attempts": row["attempts"] if row["attempts"] > 1 else 0,
-        "kind": "stream" if row["stream"] else "not streamed",
+        "kind": " · ".join(
+            filter(
+                None,
+                (
+                    "stream" if row["stream"] else "not streamed",
+                    row.get("speed"),
+                    row.get("inference_geo"),
+                ),
+            )
+        ),
         "session": session if len(session) <= 9 else f"{session[:8]}…",
         "session_url": session_url(session) if session else "",
         "input": _token_text(row["input_tokens"], row["estimated"]),

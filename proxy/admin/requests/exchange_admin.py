@@ -1,6 +1,5 @@
 """The list of requests and the page of one request in the admin, read-only."""
 
-from operator import attrgetter
 from typing import Any, Final
 
 from django.contrib import admin
@@ -16,7 +15,7 @@ from proxy.admin.core.model_admin import ReadOnlyAdmin
 from proxy.admin.core.permissions import READ_TRANSCRIPT
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, stream_rows
 from proxy.admin.transcript import views
-from proxy.ledger.archive.reading import iterate_both
+from proxy.ledger.archive.reading import restore_hint
 from proxy.models import Exchange
 from proxy.models.encrypted_text import BodyTextField
 from proxy.models.ledger_names import key_ids, with_names
@@ -140,9 +139,7 @@ class ExchangeAdmin(ReadOnlyAdmin):
         except IncorrectLookupParameters as exc:
             raise BadRequest(str(exc)) from None
         rows = cl.get_queryset(request).defer(None).order_by("-created", "-pk")
-        months = cl.archived_months(None, None)
-        found = iterate_both(rows, months, attrgetter("created", "pk"), reverse=True)
-        records = map(request_row, with_names(found))
+        records = map(request_row, with_names(rows.iterator(chunk_size=1000)))
         return set_security_headers(
             stream_rows(request, records, "csv", "requests", column_names(RequestRow()))
         )
@@ -230,6 +227,7 @@ def list_context(cl: Any, reader: Reader, *, may_read: bool) -> dict[str, Any]:
         "group_url": filter_url({GROUP: None if cl.by_session else "session"}),
         **filter_context(cl),
         "csv_url": csv,
+        "archived_hint": restore_hint(cl.archived),
         "shorter_url": filter_url({"within": "24h"}),
     }
 

@@ -1,19 +1,16 @@
 """A change list with keyset pagination: it needs no COUNT or OFFSET, so every page is fast."""
 
-import logging
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.core.paginator import Paginator
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from proxy.admin.core.lookup_limits import CheckedChangeList, reject_bad_values
-from proxy.ledger.archive.files import ArchiveError
-from proxy.ledger.archive.reading import has_archived, read_both
-from proxy.ledger.database.query_timeout import TIMEOUT_S, QueryTimeout, with_query_timeout
+from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 
 BEFORE: Final = "older_than"
 AFTER: Final = "newer_than"
@@ -21,9 +18,6 @@ GROUP: Final = "group"
 """Query parameter of the layout; with the value ``session``, the page groups its rows."""
 LAYOUT: Final = frozenset({BEFORE, AFTER, GROUP})
 """The query parameters that are no filters."""
-NO_MONTHS: Final = Q(pk__in=())
-
-logger = logging.getLogger(__name__)
 
 
 class KeysetChangeList(CheckedChangeList):
@@ -48,10 +42,11 @@ class KeysetChangeList(CheckedChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Load the rows of the page.
 
-        Set ``timed_out`` if the query exceeded the time limit, and ``archive_failed`` if the page
-        may have rows of archived months that cannot be read now.
+        Set ``timed_out`` if the query exceeded the time limit, and ``archived`` to the archived
+        months whose rows are missing on the page.
         """
-        self.timed_out = self.archive_failed = False
+        self.timed_out = False
+        self.archived: Sequence[str] = ()
         try:
             with with_query_timeout(), reject_bad_values():
                 page_rows, more_newer, more_older = self._fetch_page()
@@ -72,12 +67,12 @@ class KeysetChangeList(CheckedChangeList):
         self.multi_page = False
         self.paginator = Paginator(page_rows, self.list_per_page)
 
-    def archived_months(self, since: datetime | None, until: datetime | None) -> Q:
-        """Match the archived months in which the list has rows of this time; the default is none.
+    def archived_months(self, since: datetime | None, until: datetime | None) -> Sequence[str]:
+        """Return the archived months in which the list has rows of this time; the default is none.
 
         None: no bound. ``until`` is inclusive.
         """
-        return NO_MONTHS
+        return ()
 
     def _fetch_page(self) -> tuple[list[Any], bool, bool]:
         """Return the rows of the page, whether newer rows exist, and whether older rows exist.
@@ -108,25 +103,15 @@ class KeysetChangeList(CheckedChangeList):
     def _first_rows(
         self, rows: QuerySet[Any], limit: int, start: Any, *, newest_first: bool = False
     ) -> list[Any]:
-        """Return the first rows of the database and of the archive together, in their order.
+        """Return the first rows in their order, and note the archived months in their time.
 
-        ``start``: the row next to the page, or None. The archive is read only if a month of it can
-        have a row on the page, which is rare.
+        ``start``: the row next to the page, or None.
         """
         found = list(rows[:limit])
         edge = found[-1].created if len(found) == limit else None
         bound = start.created if start else None
-        months = self.archived_months(*((edge, bound) if newest_first else (bound, edge)))
-        try:
-            if not has_archived(months):
-                return found
-            sides = read_both(rows, lambda rows: list(rows[:limit]), months, TIMEOUT_S)
-        except ArchiveError as exc:
-            logger.warning("the list shows no archived months: %s", exc)
-            self.archive_failed = True
-            return found
-        both = sorted(chain(*sides), key=lambda row: (row.created, row.pk), reverse=newest_first)
-        return both[:limit]
+        self.archived = self.archived_months(*((edge, bound) if newest_first else (bound, edge)))
+        return found
 
     def _boundary_row(self, key: str) -> Any:
         """Return the row with this id, which is next to the page; None if there is no such row."""

@@ -6,20 +6,17 @@ user sees only those requests of a session that the user's permissions allow.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from proxy.admin.core.archived_requests import nearby_months
+from proxy.admin.core.archived_page import ArchivedPage
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import (
     UNKNOWN,
@@ -45,7 +42,7 @@ from proxy.admin.transcript.export import (
 )
 from proxy.admin.transcript.truncation import Truncator
 from proxy.audit_log import Action
-from proxy.ledger.archive.reading import has_archived, read_both
+from proxy.ledger.archive.reading import archived_months, archived_months_near, restore_hint
 from proxy.ledger.transcripts.session_diff import Addition, additions
 from proxy.models import Exchange
 from proxy.permissions.readings import (
@@ -93,8 +90,10 @@ def session_view(request: HttpRequest) -> HttpResponse:
     steps = steps_of(rows, {name: one.settings_parts for name, one in settings.items()})
     lanes = lanes_of(steps)
     reader = reader_of_user(request.user)
+    months = archived_months_near(rows[0].created, rows[-1].created)
     context = {
         **admin.site.each_context(request),
+        "archived_hint": restore_hint(months),
         "title": f"Session {session_id}",
         "session": session_id,
         "opts": Exchange._meta,  # noqa: SLF001  # Django's admin templates need it
@@ -137,17 +136,11 @@ def _load_rows(request: HttpRequest, limit: int) -> tuple[str, list[Exchange], i
         raise Http404("no such session")
     newest = rows.order_by("-created", "-pk")
     found = list(newest[: limit + 1])
-    # The requests of a session without rows in the database can be in any archived month.
-    months = nearby_months(found[-1].created, found[0].created) if found else Q()
-    count = len(found)
-    if has_archived(months):
-        sides = read_both(newest, lambda rows: list(rows[: limit + 1]), months)
-        found = sorted(chain(*sides), key=attrgetter("created", "pk"), reverse=True)
-        count = sum(read_both(rows, lambda rows: rows.count(), months))
-    elif count > limit:
-        count = rows.count()
     if not found:
+        if months := archived_months(None, None):
+            raise ArchivedPage(months)
         raise Http404("no such session")
+    count = rows.count() if len(found) > limit else len(found)
     return session_id, found[:limit][::-1], count
 
 

@@ -11,7 +11,6 @@ from django.db.models import Count, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.timezone import now
 from django.views.decorators.http import require_GET
 
@@ -22,8 +21,7 @@ from proxy.admin.core.session_links import session_url, short_id
 from proxy.admin.core.time_zone import midnight, viewer_zone
 from proxy.admin.dashboard import queries
 from proxy.admin.requests.exchange_admin import LAST_CHARACTER, MIN_SEARCH
-from proxy.admin.requests.keyset_changelist import GROUP
-from proxy.ledger.archive.reading import has_archived, within
+from proxy.ledger.archive.reading import archived_months, restore_hint
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange, State
 from proxy.models.ledger_names import LedgerNames, key_ids, person_ids, team_ids
@@ -146,24 +144,13 @@ def list_view(request: HttpRequest) -> HttpResponse:
             for name, (label, _) in SORTS.items()
         ],
         "teams": _teams(reader),
-        "archived_url": _archived_url(params),
+        "archived_hint": restore_hint(archived_months(params.since, params.until)),
         "newer": params.url(page=str(params.page - 1) if params.page > 1 else "")
         if params.page
         else "",
         "older": params.url(page=str(params.page + 1)) if len(found) > PER_PAGE else "",
     }
     return set_security_headers(TemplateResponse(request, "admin/proxy/session/list.html", context))
-
-
-def _archived_url(params: SessionListQuery) -> str:
-    """Return the URL of the archived requests of these days by session; "" if there are none.
-
-    The list itself has only the sessions in the database: sums over archived months are a report.
-    """
-    if not has_archived(within(params.since, params.until)):
-        return ""
-    query = {"since": params.since.isoformat(), "until": params.until.isoformat(), GROUP: "session"}
-    return f"{reverse('admin:proxy_exchange_changelist')}?{urlencode(query)}"
 
 
 def _teams(reader: Reader) -> list[str]:

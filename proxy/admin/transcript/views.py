@@ -6,22 +6,20 @@ are served as text/plain or as attachments. Each access is recorded in the audit
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 
-from proxy.admin.core.archived_requests import find_request, nearby_months
+from proxy.admin.core.archived_page import ArchivedPage
 from proxy.admin.core.csp_middleware import BARE_CSP, set_security_headers
 from proxy.admin.core.permissions import READ_RAW, READ_TRANSCRIPT
 from proxy.admin.core.session_links import session_url
 from proxy.admin.core.text_mode import RENDERED, text_mode, text_mode_links
 from proxy.audit_log import Action
-from proxy.ledger.archive.reading import read_both
+from proxy.ledger.archive.reading import archived_month_of
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.session_diff import Addition, additions
 from proxy.models import Exchange
@@ -152,12 +150,14 @@ def _record(request: HttpRequest, action: Action, exchange: Exchange, detail: st
 
 
 def find_exchange(request: HttpRequest, exchange_id: str) -> Exchange:
-    """Return the exchange with this id. Raise Http404 if this user may not see it."""
+    """Return the exchange with this id. Raise Http404 if it is archived or not visible."""
     if not can_open_admin(request.user):
         raise PermissionDenied
     rows = visible_exchanges(reader_of_user(request.user))
-    exchange = find_request(rows, exchange_id)
+    exchange = rows.filter(pk=exchange_id).first()
     if exchange is None:
+        if month := archived_month_of(exchange_id):
+            raise ArchivedPage([month])
         raise Http404("no such request")
     return exchange
 
@@ -185,17 +185,13 @@ def _neighbors(request: HttpRequest, exchange: Exchange) -> tuple[str, str]:
     if not exchange.session_id:
         return "", ""
     rows = visible_exchanges(reader_of_user(request.user)).filter(session_id=exchange.session_id)
-
-    def nearest(rows: QuerySet[Exchange]) -> tuple[list[Any], list[Any]]:
-        found = rows.values_list("created", "pk")
-        before = found.filter(created__lte=exchange.created, pk__lt=exchange.pk)
-        after = found.filter(created__gte=exchange.created, pk__gt=exchange.pk)
-        newest_first, oldest_first = ("-created", "-pk"), ("created", "pk")
-        return list(before.order_by(*newest_first)[:1]), list(after.order_by(*oldest_first)[:1])
-
-    sides = read_both(rows, nearest, nearby_months(exchange.created, exchange.created))
-    before, after = (list(chain(*found)) for found in zip(*sides, strict=True))
-    return max(before, default=("", ""))[1], min(after, default=("", ""))[1]
+    ids = rows.values_list("pk", flat=True)
+    before = ids.filter(created__lte=exchange.created, pk__lt=exchange.pk)
+    after = ids.filter(created__gte=exchange.created, pk__gt=exchange.pk)
+    return (
+        before.order_by("-created", "-pk").first() or "",
+        after.order_by("created", "pk").first() or "",
+    )
 
 
 def _previous_request_context(request: HttpRequest, exchange: Exchange) -> dict[str, Any]:

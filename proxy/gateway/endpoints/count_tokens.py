@@ -27,6 +27,7 @@ from proxy.gateway.http.request_headers import matching_headers
 from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.gateway.upstream.client import post
 from proxy.gateway.upstream.cloud_requests import as_cloud_request
+from proxy.gateway.upstream.documents import load_pdf_texts, with_pdf_texts
 from proxy.gateway.upstream.passthrough import (
     endpoint,
     forwarded_headers,
@@ -34,6 +35,7 @@ from proxy.gateway.upstream.passthrough import (
     returned_headers,
 )
 from translator.anthropic.request_validation import parse_count_tokens_request
+from translator.anthropic.token_estimate import estimate_tokens
 from translator.anthropic_upstream import DIALECT as ANTHROPIC
 from translator.anthropic_upstream.clouds import count_body
 from translator.errors import BadUpstream, TranslatorError
@@ -83,6 +85,9 @@ class CountTokensConsumer(StreamingHttpConsumer):
             return
         if fault is not None:
             raise fault
+        texts = await load_pdf_texts(body, request, target, caller.team.id)
+        if texts:
+            estimate = estimate_tokens(with_pdf_texts(request, texts, []))
         model = target.model_for(request["model"])
         tokens, headers = await calibrated_estimate(target.server.name, model, estimate)
         await self.send_response(200, _response_body(tokens, request), (JSON, *headers))

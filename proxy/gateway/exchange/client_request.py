@@ -12,7 +12,9 @@ from translator.errors import BadRequest
 from translator.request.session_id import MAX_SESSION_ID, session_id_in
 
 SESSION_HEADER: Final = b"x-claude-code-session-id"
-SUMMARY_FIELDS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k")
+SUMMARY_FIELDS: Final = (
+    "stream", "max_tokens", "temperature", "top_p", "top_k", "speed", "inference_geo"
+)  # fmt: skip
 """The request fields that stay in memory after translation, for the ledger row, the trace and the
 live view."""
 MAX_TAGS: Final = 16

@@ -46,6 +46,8 @@ def build_live_row(context: "RequestContext") -> LiveRow:
         upstream=target.server.name if target is not None else "",
         upstream_model=target.model_for(request.model)[:200] if target is not None else "",
         stream=request.streaming,
+        speed=usage.speed or _asked(context, "speed"),
+        inference_geo=usage.inference_geo or _asked(context, "inference_geo"),
         state=_state(context),
         input_tokens=usage.input if usage.input is not None else request.input_estimate,
         output_tokens=(usage.output or 0) if has_final_usage else output_estimate,
@@ -53,6 +55,12 @@ def build_live_row(context: "RequestContext") -> LiveRow:
         attempts=len(attempts.records),
         first_ms=None if first is None else round((first - began) * 1000, 1),
     )
+
+
+def _asked(context: "RequestContext", name: str) -> str:
+    """Return a dimension of prices that the request asks for; "" if it asks for none."""
+    value = context.request.fields.get(name)
+    return value[:40] if isinstance(value, str) else ""
 
 
 def _state(context: "RequestContext") -> str:

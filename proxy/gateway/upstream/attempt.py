@@ -21,6 +21,7 @@ from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
+from translator.anthropic.token_estimate import estimate_tokens
 from translator.anthropic_upstream.stream import ENDED_EARLY
 from translator.dialect import ResponseContext, Stream, TextStream, UpstreamError
 from translator.errors import BadRequest, BadUpstream
@@ -76,7 +77,10 @@ class Attempt(AttemptCalls):
         Raises BadRequest, or UpstreamFailed if the client has received nothing yet.
         """
         self.entry.attempts.recorded_calls = await load_calls(self.entry, self.target)
-        self.pdf_texts = await load_pdf_texts(self.entry, self.target)
+        received = self.entry.request
+        self.pdf_texts = await load_pdf_texts(
+            received.body, received.fields, self.target, self.entry.caller.team.id
+        )
         self.body, headers = self.build_upstream_request()
         await self.entry.wait_until_recorded()  # the record must be on the disk first
         if self.entry.attempts.is_last_target:  # no further attempt needs the client's body
@@ -108,6 +112,8 @@ class Attempt(AttemptCalls):
         server = self.target.server
         # The upstream always streams, so there is only one code path.
         request = with_pdf_texts(self.translatable_request(), self.pdf_texts, self.withheld)
+        if self.pdf_texts:  # a text has other tokens than the pages of which it was read
+            self.entry.request.input_estimate = estimate_tokens(request)
         request = {**request, "stream": True}
         target = self.target.for_translator(request["model"], self.entry.request.session_id)
         target.recorded_calls = self.entry.attempts.recorded_calls

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from proxy.limited_work import MAX_CHILDREN, Limits, TooBusy, WorkFailed, run_limited_async
@@ -112,18 +111,19 @@ pdf_texts: Final = PdfTexts()
 readers: Final = PdfReaders()
 
 
-async def load_pdf_texts(entry: RequestContext, target: Target) -> dict[int, PdfText]:
-    """Return what the request's PDFs say, by the ``id`` of their data.
+async def load_pdf_texts(
+    body: bytes, request: dict[str, Any], target: Target, team: int
+) -> dict[int, PdfText]:
+    """Return what a request's PDFs say, by the ``id`` of their data.
 
-    The data lives in the request for as long as the result is used. An upstream that takes files
-    needs no text: {}.
+    ``request`` is the decoded ``body``; the data lives in it for as long as the result is used. An
+    upstream that takes files needs no text: {}.
     """
-    if b'"document"' not in entry.request.body or _takes_files(entry, target):
+    if b'"document"' not in body or _takes_files(target, request["model"]):
         return {}
-    team = entry.caller.team.id
     found: dict[int, PdfText] = {}
     unread = MAX_READ
-    for _, block in reversed([*_pdfs(entry.request.fields)]):
+    for _, block in reversed([*_pdfs(request)]):
         data = block["source"]["data"]
         if id(data) in found:
             continue
@@ -140,10 +140,17 @@ async def load_pdf_texts(entry: RequestContext, target: Target) -> dict[int, Pdf
     return found
 
 
-def _takes_files(entry: RequestContext, target: Target) -> bool:
-    """Return whether the model takes files: by its profile, and by what its refusals have shown."""
-    model = target.model_for(entry.request.model)
-    return target.server.profile.files and REFUSED not in memory.lessons(target.server, model)
+def _takes_files(target: Target, requested: str) -> bool:
+    """Return whether the model takes files: by its profile, and by what its refusals have shown.
+
+    Anthropic's API has them as they came, whatever its server makes of them.
+    """
+    server = target.server
+    if server.dialect_name == "anthropic":
+        return True
+    return server.profile.files and REFUSED not in memory.lessons(
+        server, target.model_for(requested)
+    )
 
 
 async def with_texts_of_files(body: bytes, team: int) -> bytes:

@@ -42,7 +42,7 @@ async def try_targets(entry: RequestContext, route: Route) -> None:
             await _attempt_class(target, entry)(target, entry, writer, options).run()
         except UpstreamFailed as exc:
             retryable = _is_retryable_elsewhere(exc.error)
-            if retryable:
+            if retryable and not exc.error.exceeds_quota:
                 cooldown.record_failure(key_of(target, entry.request.model), exc.error)
             client_gone = entry.response.bytes_at_disconnect is not None
             if writer.committed or entry.attempts.is_last_target or not retryable or client_gone:
@@ -62,4 +62,6 @@ def _attempt_class(target: Target, entry: RequestContext) -> type[Attempt]:
 
 
 def _is_retryable_elsewhere(error: UpstreamError) -> bool:
+    if error.exceeds_quota:
+        return True
     return not error.is_refusal and error.status not in OWN_FAULTS

@@ -24,13 +24,16 @@ from translator.anthropic_upstream.bedrock_events import BedrockEvents
 from translator.anthropic_upstream.stream import AnthropicStream
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
+from translator.notes import Note
 from translator.secret_redaction import mask_secrets, redact_error_body
 from translator.stream.sse import SSEDecoder
+from translator.upstream_errors import read_error
 
 from .attempt import MAX_ANSWER_BYTES, Attempt
 from .client import UpstreamResponse
 from .cloud_requests import as_cloud_request
 from .error_responses import upstream_error
+from .model_memory import adapt_body
 
 FRAME_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 FORWARDED: Final = re.compile(
@@ -45,6 +48,12 @@ CREDENTIALS_REFUSED: Final = UpstreamError(
     should_retry=False,
 )
 
+BETA_REFUSED: Final = re.compile(
+    r"anthropic[-_]beta|\b(?:invalid|unknown|unsupported|unrecogni[sz]ed) beta\b", re.IGNORECASE
+)
+"""Texts about a beta: of Anthropic's API behind Vertex and proxies, and of Bedrock."""
+MAX_BETA: Final = 128
+
 MODEL: Final = re.compile(rb'("model"[ \t\r\n]*:[ \t\r\n]*)"[^"\\]*"')
 """A field ``model`` in JSON, at the top level or nested."""
 
@@ -55,6 +64,8 @@ _items_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 class Passthrough(Attempt):
     """One attempt to answer a request by calling an Anthropic upstream."""
+
+    headers: dict[str, str]  # of the calls; a repair may change them
 
     def build_upstream_request(self) -> tuple[bytes, dict[str, str]]:
         request, server, head = self.entry.request.fields, self.target.server, self.entry.headers
@@ -74,9 +85,39 @@ class Passthrough(Attempt):
         if server.policies is not NO_POLICIES:
             headers = server.policies.permitted_headers(headers, self.withheld)
         target_fields = {**upstream_request.body, "model": model, **server.extra_body}
+        target_fields, notes, _ = adapt_body(target_fields, server, model)
         target_fields, headers = as_cloud_request(server, target_fields, headers, self.withheld)
-        self.record_translation_notes(upstream_request.notes)
+        self.record_translation_notes([*upstream_request.notes, *notes])
+        self.headers = headers
         return patch_body(self.entry.request.body, request, target_fields), headers
+
+    async def _apply_repair(self, status: int, refusal: Any) -> bool:
+        """Repair the body, or the betas: other servers than Anthropic's know only some of them."""
+        if not self.options.strict and self._drop_refused_betas(refusal):
+            return True
+        return await super()._apply_repair(status, refusal)
+
+    def _drop_refused_betas(self, refusal: Any) -> bool:
+        """Drop the betas that the upstream's error names, or all; return whether any was dropped.
+
+        Nothing is remembered, because the names are the client's: a policy of the upstream can drop
+        them always.
+        """
+        sent = [name.strip() for name in self.headers.get("anthropic-beta", "").split(",")]
+        is_own = self.target.server.profile.name == "anthropic"
+        text = "" if is_own or not any(sent) else read_error(refusal).message
+        if BETA_REFUSED.search(text) is None:
+            return False
+        refused = [name for name in sent if name in text] or sent
+        kept = [name for name in sent if name not in refused]
+        self.headers.pop("anthropic-beta")
+        if kept:
+            self.headers["anthropic-beta"] = ",".join(kept)
+        self.entry.attempts.notes += [
+            Note("anthropic-beta", "dropped", f"the upstream refused {name[:MAX_BETA]}")
+            for name in refused
+        ]
+        return True
 
     async def handle_error_status(self, call: UpstreamResponse) -> None:
         raw = await call.read_error_body()

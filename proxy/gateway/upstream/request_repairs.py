@@ -10,6 +10,8 @@ from proxy.gateway.snapshot.targets import UpstreamServer
 from translator.dialect import Origin, Repair
 from translator.notes import Note
 from translator.request.body_edits import apply_lessons
+from translator.request.client_fields import COMPATIBLE_RULES
+from translator.request.retry_repairs import repair_by
 from translator.upstream_errors.paths import moved_origins
 
 from .model_memory import is_configured, memory
@@ -17,6 +19,8 @@ from .model_memory import is_configured, memory
 MAX_REPAIRS: Final = 8
 """Each repair changes another part of the request, or lowers a value further. A model that nothing
 is known of may refuse several fields, one after the other; all are remembered then."""
+
+repair_client_fields: Final = repair_by(COMPATIBLE_RULES)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -33,7 +37,8 @@ class RequestRepairs:
     @property
     def refused_files(self) -> bool:
         """Whether the last repair has put texts in the places of files."""
-        return any(lesson.edit == "files_as_text" for lesson in self._repairs[-1].lessons)
+        last = self._repairs[-1].lessons if self._repairs else ()
+        return any(lesson.edit == "files_as_text" for lesson in last)
 
     async def apply(
         self, body: bytes, status: int, refusal: Any, notes: list[Note], *, strict: bool
@@ -58,7 +63,10 @@ class RequestRepairs:
     ) -> tuple[Repair, tuple[Origin, ...]] | None:
         """Return the repair, and the origins of the history's entries after it."""
         sent = decode_json(body)
-        repair = self._server.dialect.repair(sent, status, refusal)
+        server = self._server
+        is_compatible = server.dialect_name == "anthropic" and server.profile.name != "anthropic"
+        repair_body = repair_client_fields if is_compatible else server.dialect.repair
+        repair = repair_body(sent, status, refusal)
         if repair is None:
             return None
         if not repair.lessons:

@@ -1,7 +1,7 @@
 """Where the files of archived months are: a folder, or a bucket with Amazon's S3 protocol.
 
-A bucket is read through copies in the data directory: DuckDB's own S3 client is an extension that
-it would have to download. botocore finds credentials, region and ``AWS_ENDPOINT_URL_S3``.
+A bucket is read through copies in the data directory, of which the digest is compared. botocore
+finds credentials, region and ``AWS_ENDPOINT_URL_S3``.
 """
 
 import hashlib

@@ -1,141 +1,102 @@
-"""Read ledger rows of both sides: the database, and the files of the months that were removed.
+"""Which months of ledger rows are in files, and what the maintenance of the ledger reads of them.
 
-Every row is on exactly one side at any time: the transaction that deletes rows from the database
-also stores the last deleted id, up to which the file of that month is read.
+Lists, reports and pages read the database only; they name the archived months of their time.
 """
 
-import heapq
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, date, datetime
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Collection, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Final
 
-from django.db import DatabaseError, connections
 from django.db.models import Q, QuerySet
 
-from proxy.ledger.database.query_timeout import QueryTimeout
-from proxy.models import ArchivedMonth, ArchiveState
-from proxy.secrets import ConfigError
+from proxy.ledger.transcripts.storage import StoredPart
+from proxy.models import ArchivedMonth, ArchiveState, Exchange, Transcript
 
-from . import files
-from .duckdb_backend import ArchivedFile
+from . import files, parquet
 
-if TYPE_CHECKING:
-    from .duckdb_backend.base import DatabaseWrapper
-
-ARCHIVE: Final = "archive"
-"""The alias of the archive in ``DATABASES``."""
 ONLY_ARCHIVED: Final = (ArchiveState.REMOVING, ArchiveState.REMOVED)
+"""The states in which rows of the month are in its file only."""
+NEARBY: Final = timedelta(days=31)
+"""How long before and after its known requests a session may have archived ones."""
 
-Read = TypeVar("Read")
-Position = tuple[Any, ...]
 
+def archived_months(since: datetime | None, until: datetime | None) -> list[str]:
+    """Return the months that overlap a time range and whose rows are in files, as ``2026-06``.
 
-def within(since: datetime | None, until: datetime | None) -> Q:
-    """Return a filter for months that overlap the time range; a bound of None has no effect."""
-    months = Q()
+    None: no bound.
+    """
+    months = ArchivedMonth.objects.filter(state__in=ONLY_ARCHIVED)
     if since is not None:
-        months &= Q(month__gte=since.astimezone(UTC).date().replace(day=1))
+        months = months.filter(month__gte=since.astimezone(UTC).date().replace(day=1))
     if until is not None:
-        months &= Q(month__lt=until)
-    return months
+        months = months.filter(month__lt=until)
+    return [f"{month:%Y-%m}" for month in months.order_by("month").values_list("month", flat=True)]
 
 
-def with_ids(ids: Sequence[str]) -> Q:
-    """Match the months in which a request can have one of these ids."""
-    return Q(last_id__gte=min(ids), first_id__lte=max(ids)) if ids else Q(pk__in=())
+def archived_months_near(first: datetime, last: datetime) -> list[str]:
+    """Return the archived months in which a session with these requests may have other ones."""
+    return archived_months(first - NEARBY, last + NEARBY)
 
 
-def read_both(
-    rows: QuerySet[Any, Any],
-    read: Callable[[QuerySet[Any, Any]], Read],
-    months: Q,
-    timeout_s: float | None = None,
-) -> list[Read]:
-    """Return what ``read`` returns for the rows in the database, and then for those in the archive.
+def archived_month_of(request_id: str) -> str:
+    """Return the archived month whose ids this one is between; "" if there is none.
 
-    ``months``: which archived months to read. ``timeout_s``: limit of a query of the archive; it
-    raises QueryTimeout. Both are read again if rows were moved meanwhile.
+    It says nothing about whether the request exists.
     """
-    stored = read(rows)
-    if not (after := _positions(months)):  # no row had left the database when it was read
-        return [stored]
-    while True:
-        before = after
-        found = [read(rows)]
-        try:
-            with reading(map(_file_of, before), timeout_s):
-                found.append(read(rows.using(ARCHIVE)))
-        except files.ArchiveError:
-            if (after := _positions(months)) == before:
-                raise
-            continue  # a user was erased: another file has the rows now
-        if (after := _positions(months)) == before:
-            return found
+    month = _months_with([request_id]).first()
+    return f"{month.month:%Y-%m}" if month else ""
 
 
-def has_archived(months: Q) -> bool:
-    """Return whether rows of these months are only in files."""
-    return bool(_positions(months))
+def restore_hint(months: Collection[str]) -> str:
+    """Return the sentence that says where the requests of these months are; "" for no month."""
+    if not months:
+        return ""
+    return (
+        f"Requests of {', '.join(months)} are archived; "
+        f"manage.py restoremonth {next(iter(months))} brings them back."
+    )
 
 
-def iterate_both(
-    rows: QuerySet[Any, Read], months: Q, key: Callable[[Read], Any], *, reverse: bool = False
-) -> Iterator[Read]:
-    """Yield all rows, sorted by ``key``, which is the order of ``rows``; ``reverse``: descending.
+def rows_by_id(ids: Collection[str]) -> Iterator[Exchange]:
+    """Yield the rows of archived months with these ids. Raises ArchiveError."""
+    for month in _months_with(ids):
+        yield from parquet.read(rows_path(month), *parquet.with_keys("id", ids))
 
-    A row that was posted after its month was removed is in the database, so both sides are merged.
+
+def rows_between(since: datetime, until: datetime) -> Iterator[Exchange]:
+    """Yield the rows of archived months in this time, sorted by id. Raises ArchiveError.
+
+    While a month is removed or restored, some of these rows are in the database too.
     """
-    return heapq.merge(*read_both(rows, _opened, months), key=key, reverse=reverse)
+    for month in ArchivedMonth.objects.filter(
+        state__in=ONLY_ARCHIVED, month__gte=since.date().replace(day=1), month__lt=until
+    ).order_by("month"):
+        first, end = map(parquet.without_zone, (since, until))
+        yield from parquet.read(rows_path(month), ("created", ">=", first), ("created", "<", end))
 
 
-def _opened(rows: QuerySet[Any, Any]) -> Iterator[Any]:
-    """Start the query, so that its result does not change, and return an iterator of its rows."""
-    iterator = rows.iterator(chunk_size=1000)
-    return chain(list(islice(iterator, 1)), iterator)
+def transcripts_by_id(ids: Collection[str]) -> Iterator[tuple[Transcript, list[StoredPart]]]:
+    """Yield the transcripts of archived months with these ids, and their parts."""
+    for month in _months_with(ids).exclude(transcripts_sha256=""):
+        yield from parquet.read_transcripts(transcripts_path(month), ids)
 
 
-def _positions(months: Q) -> list[Position]:
-    removed = ArchivedMonth.objects.filter(months, state__in=ONLY_ARCHIVED)
-    columns = ("month", "state", "location", "sha256", "removed_to", "version")
-    return [
-        position
-        for position in removed.values_list(*columns)
-        if position[1] == ArchiveState.REMOVED or position[4]
-    ]
+def _months_with(ids: Collection[str]) -> QuerySet[ArchivedMonth]:
+    if not ids:
+        return ArchivedMonth.objects.none()
+    months = ArchivedMonth.objects.filter(state__in=ONLY_ARCHIVED).order_by("month")
+    return months.filter(last_id__gte=min(ids), first_id__lte=max(ids))
 
 
-def _file_of(position: Position) -> ArchivedFile:
-    month, state, location, sha256, removed_to, version = position
-    name = ArchivedMonth(month=month, version=version).file
-    path = files.local_path(location, name, sha256)
-    return ArchivedFile(str(path), None if state == ArchiveState.REMOVED else removed_to)
+def rows_path(month: ArchivedMonth) -> Path:
+    """Return the path of the month's file, or of its local copy. Raises ArchiveError."""
+    return files.local_path(month.location, month.file, month.sha256)
 
 
-@contextmanager
-def reading(archived: Iterable[ArchivedFile], timeout_s: float | None = None) -> Iterator[None]:
-    """Let the queries on the alias ``archive`` read these files inside the ``with`` block.
-
-    Raise ArchiveError if that fails, and QueryTimeout after ``timeout_s``.
-    """
-    connection = cast("DatabaseWrapper", connections[ARCHIVE])
-    connection.read_files(list(archived))
-    timer = threading.Timer(timeout_s, connection.interrupt) if timeout_s else None
-    if timer is not None:
-        timer.start()
-    try:
-        yield
-    except ConfigError as exc:
-        raise files.ArchiveError(str(exc)) from None
-    except DatabaseError as exc:
-        if "INTERRUPT" in str(exc):
-            raise QueryTimeout from exc
-        raise files.ArchiveError(f"an archived file cannot be read: {exc}") from exc
-    finally:
-        if timer is not None:
-            timer.cancel()
+def transcripts_path(month: ArchivedMonth) -> Path:
+    """Return the path of the month's file of transcripts, or of its local copy."""
+    return files.local_path(month.location, month.transcripts_file, month.transcripts_sha256)
 
 
 def changeable_rows() -> Q:

@@ -101,9 +101,9 @@ def _columns(table: type[models.Model]) -> list[tuple[str, type | None]]:
     ]
 
 
-def slices(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
-    """Yield the keys in parts that fit into one SQL query."""
-    return (values[at : at + MAX_KEYS] for at in range(0, len(values), MAX_KEYS))
+def slices(values: Sequence[Key], size: int = MAX_KEYS) -> Iterator[Sequence[Key]]:
+    """Yield the keys in parts; those of the default size fit into one SQL query."""
+    return (values[at : at + size] for at in range(0, len(values), size))
 
 
 def padded_keys(keys: Sequence[Any]) -> list[Any]:

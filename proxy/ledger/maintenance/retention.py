@@ -45,6 +45,7 @@ RANGE: Final = 2**27
 IDEMPOTENT_FOR: Final = timedelta(days=1)
 """How long a write over REST may be repeated with its ``Idempotency-Key``."""
 DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
+DELETED_TEAM_AGE: Final = timedelta(days=DELETED_TEAM_DAYS)
 
 
 def expired(now: datetime) -> Iterator[tuple[str, datetime]]:
@@ -59,10 +60,10 @@ def prune_transcripts(now: datetime, cause: Cause, batch: int = BATCH) -> Iterat
     ``cause``: the audit entry that the records of the deletions name.
     """
     teams = dict(expired(now))
-    rest = now - timedelta(days=DELETED_TEAM_DAYS)
+    rest = now - DELETED_TEAM_AGE
     oldest = min([*teams.values(), rest]) - GRACE
     for dropped in partitions.drop_months_before(oldest):
-        _record_deletion(None, oldest, cause)
+        record_deletion(None, oldest, cause)
         yield dropped
         yield from _forget_occurrences(partitions.first_id(oldest), batch)
     for team, before in teams.items():
@@ -78,7 +79,7 @@ def prune_outcomes(now: datetime, batch: int = BATCH) -> Iterator[int]:
     Calls that were counted in those days would be counted again if a client resent them.
     """
     teams = dict(expired(now))
-    rest = now - timedelta(days=DELETED_TEAM_DAYS)
+    rest = now - DELETED_TEAM_AGE
     for table, time in ((SessionOutcomeDay, "start"), (CountedToolCall, "created")):
         rows = table._default_manager  # noqa: SLF001 -- Django's documented model API
         for team in {*teams, *rows.values_list("team", flat=True).distinct()}:
@@ -90,7 +91,7 @@ def prune_outcomes(now: datetime, batch: int = BATCH) -> Iterator[int]:
                 yield rows.filter(pk__in=found).delete()[0]
 
 
-def _record_deletion(team: str | None, before: datetime, cause: Cause) -> None:
+def record_deletion(team: str | None, before: datetime, cause: Cause) -> None:
     """Append a link that records that the team's transcripts before this time are deleted.
 
     ``team`` None: those of all teams. Without this record, a missing transcript is a finding.
@@ -118,7 +119,7 @@ def _prune(batch: int, team: str, before: datetime, cause: Cause) -> Iterator[in
     """
     due = Transcript.objects.filter(exchange__team=team, created__lt=before)
     if due.exists():
-        _record_deletion(team, before, cause)
+        record_deletion(team, before, cause)
     since = FIRST
     while True:
         with transaction.atomic():

@@ -1,10 +1,11 @@
 """Verify the ledger: the hash chain, the rows and bodies that it covers, and the rollups."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
-from itertools import islice
+from heapq import merge
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -16,11 +17,10 @@ from django.db.models import Count, Exists, Max, Min, OuterRef, Q
 from proxy.conf import conf
 from proxy.ledger.archive.reading import (
     bounds,
-    iterate_both,
-    read_both,
     removed_months,
-    with_ids,
-    within,
+    rows_between,
+    rows_by_id,
+    transcripts_by_id,
 )
 from proxy.ledger.posting import stop_reasons
 from proxy.ledger.posting.audit_links import AUDIT, digest_of_entry, not_linked, subject_of
@@ -29,6 +29,7 @@ from proxy.ledger.posting.hash_chain import link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, DIMENSIONS, TABLES, WITH_LATENCY, grouped
 from proxy.ledger.posting.row_digests import is_digest_of
 from proxy.ledger.transcripts import storage
+from proxy.ledger.transcripts.storage import StoredPart
 from proxy.ledger.usage.latency_histogram import merge_histograms
 from proxy.models import (
     AuditEntry,
@@ -369,14 +370,22 @@ class _Rows:
 
     def check(self, batch: list[HashChainLink]) -> Iterator[Finding]:
         batch = [link for link in batch if link.kind not in {LinkKind.AUDIT, LinkKind.PURGED}]
-        ids = {link.exchange_id for link in batch}
-        links = links_by_row(ids)
-        rows = _rows_by_id(ids)
-        stored = Transcript.objects.in_bulk(list(ids)) if self._retention is not None else {}
-        for link in batch:
+        links = links_by_row({link.exchange_id for link in batch})
+        newest = {
+            link.exchange_id: link
+            for link in batch
+            if links[link.exchange_id][-1].sequence == link.sequence
+        }
+        rows = Exchange.objects.in_bulk(list(newest))
+        archived = newest.keys() - rows.keys()
+        rows |= {row.pk: row for row in rows_by_id(archived)}
+        rows |= Exchange.objects.in_bulk(list(archived - rows.keys()))  # restored meanwhile
+        stored = set()
+        for body, parts in self._transcripts(newest.keys(), archived):
+            stored.add(body.pk)
+            yield from _body(newest[body.pk], body, parts, self.encrypted)
+        for link in newest.values():
             own = links[link.exchange_id]
-            if own[-1].sequence != link.sequence:
-                continue
             row = rows.get(link.exchange_id)
             if row is None:
                 yield Finding("lost", link.exchange_id, "the row is missing")
@@ -388,11 +397,22 @@ class _Rows:
                     yield Finding("amendment", link.exchange_id, why)
             elif not _amended(link):
                 yield Finding("row", link.exchange_id, "the row differs from its link")
-            if row.pk in stored:
-                yield from _body(link, stored[row.pk], self.encrypted)
-            elif link.body_digest and self._must_be_stored(row, own[0].sequence):
+            if (
+                row.pk not in stored
+                and link.body_digest
+                and self._must_be_stored(row, own[0].sequence)
+                and not Transcript.objects.filter(pk=row.pk).exists()  # restored meanwhile
+            ):
                 why = "the transcript is missing, and its deletion is not recorded"
                 yield Finding("body", link.exchange_id, why)
+
+    def _transcripts(
+        self, ids: Collection[str], archived: Collection[str]
+    ) -> Iterator[tuple[Transcript, list[StoredPart] | None]]:
+        """Yield the transcripts of these requests; those of files with their parts."""
+        if self._retention is not None:
+            yield from ((row, None) for row in Transcript.objects.filter(pk__in=list(ids)))
+            yield from transcripts_by_id(archived)
 
     def _must_be_stored(self, row: Exchange, first: int) -> bool:
         """Return whether the transcript of a row, whose first link this is, may not be missing."""
@@ -401,17 +421,6 @@ class _Rows:
         return first > self._deletions.unrecorded_until or (
             row.created >= _stored_since(row, self._retention)
         )
-
-
-def _rows_by_id(ids: set[str]) -> dict[str, Exchange]:
-    """Return the rows of the database and of the archive."""
-    rows = Exchange.objects.in_bulk(list(ids))
-    if missing := sorted(ids - rows.keys()):
-        for found in read_both(
-            Exchange.objects.filter(pk__in=missing), list[Exchange], with_ids(missing)
-        ):
-            rows |= {row.pk: row for row in found}
-    return rows
 
 
 def _amended(link: HashChainLink) -> bool:
@@ -437,9 +446,15 @@ def _stored_since(row: Exchange, retention: Mapping[str, datetime]) -> datetime:
     return retention.get(row.team, datetime.max.replace(tzinfo=UTC))
 
 
-def _body(link: HashChainLink, stored: Transcript, encrypted: Counter[str]) -> Iterator[Finding]:
+def _body(
+    link: HashChainLink,
+    stored: Transcript,
+    parts: list[StoredPart] | None,
+    encrypted: Counter[str],
+) -> Iterator[Finding]:
+    """Compare a transcript with its link. ``parts``: of one that is in a file."""
     try:
-        digest = storage.load(stored).conversation.digest()
+        digest = storage.load(stored, parts).conversation.digest()
     except storage.EncryptedTranscript as exc:
         encrypted[exc.key_id] += 1
         return
@@ -478,9 +493,14 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
 
     The range must consist of whole UTC days; one day at a time is best.
     """
+    archived = removed_months()
     expected: dict[Any, dict[bytes, dict[str, Any]]] = {t: {} for t in (*TABLES, StopReasonDay)}
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
-    found = iterate_both(rows.order_by("pk"), within(since, until), attrgetter("pk"))
+    stored = rows.order_by("pk").iterator(chunk_size=BATCH)
+    first = list(islice(stored, 1))  # the query begins before the files are read
+    both = merge(chain(first, stored), rows_between(since, until), key=attrgetter("pk"))
+    # While a month is removed or restored, some rows are on both sides.
+    found = (next(same) for _, same in groupby(both, attrgetter("pk")))
     while batch := list(islice(found, BATCH)):
         for table, buckets in grouped(batch).items():
             for key, bucket in buckets.items():
@@ -491,11 +511,14 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
                 _add(expected[table], key, line, COUNTS)
         for line in stop_reasons.lines_of(batch):
             _add(expected[StopReasonDay], line.pop("id"), line, stop_reasons.COUNTS)
-    return [
+    findings = [
         finding
         for table, lines in expected.items()
         for finding in islice(_differing_sums(table, lines, since, until), MAX_PER_TABLE)
     ]
+    if findings and removed_months() != archived:  # a month was removed or restored meanwhile
+        return verify_sums(since, until)
+    return findings
 
 
 def _add(

@@ -7,7 +7,7 @@ body key, all three are encrypted after they are compressed.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import zstandard
 
 from proxy.encryption.bodies import MissingBodyKey, keyed_digest
-from proxy.ledger.database.bulk_sql import MAX_KEYS, padded_keys, select, write
+from proxy.ledger.database.bulk_sql import padded_keys, select, slices, write
 from proxy.models import BodyKeyUse, Part, Transcript
 
 from . import body_parts
@@ -73,7 +73,7 @@ def _part_ids(
     hour = now.replace(minute=0, second=0, microsecond=0)
     known = part_ids(list(pieces))
     # This updates ``used``, so that the parts are not pruned.
-    for some in _slices([keyed_digest(digest) for digest in known]):
+    for some in slices([keyed_digest(digest) for digest in known]):
         Part.objects.filter(digest__in=padded_keys(some), used__lt=hour).update(used=hour)
     fresh = [piece for digest, piece in pieces.items() if digest not in known]
     rows = [
@@ -98,10 +98,6 @@ def part_ids(digests: list[bytes]) -> dict[bytes, int]:
     plain = {keyed_digest(digest): digest for digest in digests}
     found = select(Part, ("digest", "id"), "digest", list(plain))
     return {plain[bytes(stored)]: pk for stored, pk in found}
-
-
-def _slices(values: list[Any]) -> Iterable[list[Any]]:
-    return (values[at : at + MAX_KEYS] for at in range(0, len(values), MAX_KEYS))
 
 
 def _manifest(one: Conversation, ids: Mapping[bytes, int]) -> dict[str, Any]:
@@ -167,10 +163,17 @@ def read(exchange_id: str) -> StoredTranscript | None:
     return None if row is None else load(row)
 
 
-def load(row: Transcript) -> StoredTranscript:
-    """Decode a stored transcript. Raises BrokenTranscript or its subclass EncryptedTranscript."""
+StoredPart = tuple[int, bytes | memoryview, bytes | memoryview]
+"""The id, the stored digest and the data of a part."""
+
+
+def load(row: Transcript, parts: Iterable[StoredPart] | None = None) -> StoredTranscript:
+    """Decode a stored transcript. Raises BrokenTranscript or its subclass EncryptedTranscript.
+
+    ``parts``: its parts, if they are not in the database.
+    """
     try:
-        one = _conversation(row)
+        one = _conversation(row, parts)
         message = body_parts.decode_json(one.answer_piece.text) if one.answer_piece else None
         answer = dict(one.answer) if one.answer is not None else None
         if answer is not None and message is not None:
@@ -216,14 +219,14 @@ def _request(one: Conversation) -> dict[str, Any]:
     )
 
 
-def _conversation(row: Transcript) -> Conversation:
+def _conversation(row: Transcript, parts: Iterable[StoredPart] | None = None) -> Conversation:
     """Return the pieces of a stored transcript, with digests computed from the loaded bytes."""
     manifest = decode_manifest(row.exchange_id, row.manifest)
     fields = {
         name: value if isinstance(value, int) else running_totals(value)
         for name, value in manifest.get("fields", {}).items()
     }
-    texts = _texts(manifest, fields)
+    texts = _texts(_stored_parts(part_ids_in(manifest)) if parts is None else parts)
     one = Conversation(
         row.exchange_id,
         row.created,
@@ -260,11 +263,15 @@ def part_ids_in(manifest: Mapping[str, Any]) -> set[int]:
     return ids
 
 
-def _texts(manifest: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[int, Piece]:
+def _stored_parts(ids: Iterable[int]) -> Iterator[StoredPart]:
+    for some in slices(sorted(ids)):
+        rows = Part.objects.filter(pk__in=padded_keys(some))
+        yield from rows.values_list("id", "digest", "data")
+
+
+def _texts(parts: Iterable[StoredPart]) -> dict[int, Piece]:
     found: dict[int, Piece] = {}
-    for some in _slices(sorted(part_ids_in(manifest))):
-        parts = Part.objects.filter(pk__in=padded_keys(some))
-        for pk, digest, data in parts.values_list("id", "digest", "data"):
-            text = decode_part(digest, data)
-            found[pk] = Piece(hashlib.sha256(text).digest(), text)
+    for pk, digest, data in parts:
+        text = decode_part(digest, data)
+        found[pk] = Piece(hashlib.sha256(text).digest(), text)
     return found

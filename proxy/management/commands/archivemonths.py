@@ -1,4 +1,4 @@
-"""Write closed months of requests to Parquet files, and delete them from the database."""
+"""Write closed months of requests and transcripts to Parquet files, and delete them here."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,8 +11,8 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from proxy.conf import conf
-from proxy.ledger.archive.duckdb_backend import load_duckdb
 from proxy.ledger.archive.files import address, check_location
+from proxy.ledger.archive.parquet import load_arrow
 from proxy.ledger.maintenance.archive_run import archive_months, first_of_month, remove_months
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.datetime_args import parse_month
@@ -41,15 +41,15 @@ class Command(BridgeCommand):
         parser.add_argument(
             "--remove",
             action="store_true",
-            help="delete the rows of archived months from the database once the retention of "
-            "their transcripts has ended",
+            help="delete the requests and transcripts of archived months from the database; "
+            "restoremonth brings them back",
         )
         parser.add_argument("--list", action="store_true", help="only show the archived months")
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["list"]:
-            load_duckdb()
+            load_arrow()
             try:
                 self._run(options)
             except OSError as error:
@@ -70,17 +70,18 @@ class Command(BridgeCommand):
                 return partial(bar.advance, bar.add_task(text, total=None))
 
             archive_months(before, location, start_step)
-            for staying in remove_months(before, start_step) if options["remove"] else ():
-                self.stderr.write(staying)
+            if options["remove"]:
+                remove_months(before, start_step)
 
     def _show(self, months: list[ArchivedMonth]) -> None:
-        table = Table("month", "state", "rows", "size", "location")
+        table = Table("month", "state", "rows", "transcripts", "size", "location")
         for month in months:
             columns = _columns(month)
             table.add_row(
                 columns["month"],
                 month.get_state_display(),
                 f"{month.rows:,}",
+                f"{month.transcripts:,}",
                 decimal(month.file_bytes),
                 address(month.location, month.file),
             )
@@ -88,6 +89,8 @@ class Command(BridgeCommand):
 
 
 def _columns(month: ArchivedMonth) -> dict[str, Any]:
+    has_transcripts = month.transcripts_sha256 != ""
+    transcripts = address(month.location, month.transcripts_file) if has_transcripts else ""
     return {
         "month": f"{month.month:%Y-%m}",
         "state": month.state,
@@ -95,6 +98,9 @@ def _columns(month: ArchivedMonth) -> dict[str, Any]:
         "bytes": month.file_bytes,
         "file": address(month.location, month.file),
         "sha256": month.sha256,
+        "transcripts": month.transcripts,
+        "transcripts_file": transcripts,
+        "transcripts_sha256": month.transcripts_sha256,
         "chain_sequence": month.head_sequence,
         "chain_head": bytes(month.head_digest).hex(),
     }

@@ -2,13 +2,11 @@
 
 import sys
 from argparse import FileType
-from operator import attrgetter
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db.models import QuerySet
 
-from proxy.ledger.archive.reading import iterate_both, read_both, within
+from proxy.ledger.archive.reading import archived_months, restore_hint
 from proxy.ledger.maintenance.export import rows_between
 from proxy.management.base import BridgeCommand
 from proxy.management.datetime_args import check_range, parse_datetime
@@ -44,15 +42,16 @@ class Command(BridgeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         check_range(options["since"], options["until"])
         rows = rows_between(options["since"], options["until"], with_open=options["open"])
-        months = within(options["since"], options["until"])
+        if hint := restore_hint(archived_months(options["since"], options["until"])):
+            self.stderr.write(hint)
         bounds = f"since {options['since']} until {options['until']}"
-        record_export(f"ledger as {options['format']}, {bounds}", reason=options["reason"])
+        record_export(f"{options['format']}, {bounds}", reason=options["reason"])
         out = options["output"] or self.stdout
         with progress() as bar:
             shows_total = sys.stderr.isatty()
-            total = sum(read_both(rows, QuerySet.count, months)) if shows_total else None
+            total = rows.count() if shows_total else None
             task = bar.add_task("exporting", total=total)
-            found = map(ledger_row, with_names(iterate_both(rows, months, attrgetter("pk"))))
+            found = map(ledger_row, with_names(rows.iterator(chunk_size=1000)))
             for line in LINE_FORMATS[options["format"]][0](found, column_names(LedgerRow())):
                 out.write(line, ending="") if out is self.stdout else out.write(line)
                 bar.advance(task)

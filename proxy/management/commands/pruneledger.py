@@ -11,7 +11,7 @@ from rich.table import Table
 from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.database.table_sizes import TableSize, journal_bytes, sizes
-from proxy.ledger.maintenance import retention
+from proxy.ledger.maintenance import archive_run, retention
 from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.webhooks.outbox import prune_events
 from proxy.management.base import BridgeCommand
@@ -63,6 +63,7 @@ class Command(BridgeCommand):
             for deleted in retention.prune_parts(min(now, datetime.now(UTC)), options["batch"]):
                 parts += deleted
                 bar.advance(task, deleted)
+        transcripts += archive_run.prune_archived(now, cause)
         exports = jobs.expire(now)
         entries = retention.prune_audit_log(min(now, datetime.now(UTC)))
         retention.delete_expired_sessions(min(now, datetime.now(UTC)))

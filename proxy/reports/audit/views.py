@@ -89,6 +89,7 @@ class AuditView(KeysetView):
     parameters = AuditParameters
     permission_classes = (MayReadAuditLog,)
     file_name, columns = "audit-log", COLUMNS
+    reads_requests = False
     row_of: ClassVar = staticmethod(entry_row)
 
     @extend_schema(responses=AuditPage)

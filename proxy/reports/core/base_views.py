@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
+from proxy.ledger.archive.reading import archived_months
 from proxy.permissions.row_permissions import Reader
 
 from .exception_handler import new_request_id
@@ -26,6 +28,10 @@ from .rendering import Row, stream_rows
 MAX_CONCURRENT_REPORTS: Final = 3
 """Reports that one worker process computes concurrently. Their threads compete with the responses
 to clients for the GIL: with thirty concurrent reports, a stream took three times as long."""
+
+ARCHIVED: Final = "bridge-archived-months"
+"""Response header: the months of the time range whose requests are archived, such as ``2026-06``.
+What a response computes from single requests lacks them; sums of whole days have them."""
 
 _slots: Final = threading.BoundedSemaphore(MAX_CONCURRENT_REPORTS)
 
@@ -74,6 +80,10 @@ class ReportView(APIView):
     content_negotiation_class = IgnoreAcceptHeader
     http_method_names = ["get", "head", "options"]  # noqa: RUF012  # Django's View declares a list, too
     parameters: ClassVar[type[Serializer[Any]]] = ReportParameters
+    reads_requests: ClassVar[bool] = True
+    """Whether the report is about requests, which may be archived."""
+    edges: Sequence[datetime] = ()
+    """The time range of the request with its buckets, which ``validated_query`` sets."""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         with _slots:  # this may block: each request runs in its own thread
@@ -92,6 +102,8 @@ class ReportView(APIView):
         self, request: Request, response: Any, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
         final = super().finalize_response(request, response, *args, **kwargs)
+        if final.status_code == 200 and self.edges and self.reads_requests:
+            name_archived(final, archived_months(self.edges[0], self.edges[-1]))
         final["request-id"] = self.request_id
         final["X-Content-Type-Options"] = "nosniff"
         final["Cache-Control"] = "private, no-cache"
@@ -110,7 +122,9 @@ class ReportView(APIView):
         read = parameters_class or self.parameters
         parameters = read(data=normalize_query(self.request.query_params))
         parameters.is_valid(raise_exception=True)
-        return dict(parameters.validated_data)
+        query = dict(parameters.validated_data)
+        self.edges = getattr(query.get("time_range") or query.get("window"), "edges", ())
+        return query
 
     def rows_response(
         self, query: dict[str, Any], name: str, rows: Iterable[Row], columns: Sequence[str] = ()
@@ -118,6 +132,13 @@ class ReportView(APIView):
         """Return all rows as a CSV or NDJSON download."""
         request = self.request._request  # noqa: SLF001  # the only access to Django's request
         return stream_rows(request, rows, query["format"], name, columns)
+
+
+def name_archived(response: HttpResponseBase, months: Sequence[str]) -> HttpResponseBase:
+    """Set the header ``ARCHIVED``, unless there is no month."""
+    if months:
+        response[ARCHIVED] = ", ".join(months)
+    return response
 
 
 def _add_etag(request: Request, response: Response) -> None:

@@ -5,7 +5,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django.core.exceptions import DisallowedHost, PermissionDenied
+from django.conf import settings
+from django.core.exceptions import (
+    DisallowedHost,
+    PermissionDenied,
+    SuspiciousOperation,
+    TooManyFieldsSent,
+)
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
@@ -16,7 +22,6 @@ from rest_framework.response import Response
 
 from proxy.encryption.bodies import MissingBodyKey
 from proxy.ids import new_ulid
-from proxy.ledger.archive.files import ArchiveError
 from proxy.ledger.errors import LedgerUnavailable
 
 API: Final = ("/v1/", "/api/")
@@ -105,9 +110,8 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
             headers["WWW-Authenticate"] = scheme
         if wait := getattr(exc, "wait", None):
             headers["Retry-After"] = str(int(wait) + 1)
-    elif isinstance(exc, ArchiveError):
-        logger.error("report %s failed: %s", request_id, exc)
-        code, message = status.HTTP_503_SERVICE_UNAVAILABLE, "archived months cannot be read now"
+    elif isinstance(exc, SuspiciousOperation):
+        code, message = status.HTTP_400_BAD_REQUEST, _why_bad(exc)
     elif is_database_fault(exc):
         logger.error("report %s failed: %s: %s", request_id, type(exc).__name__, exc)
         code, message = status.HTTP_503_SERVICE_UNAVAILABLE, "the database cannot be read now"
@@ -143,11 +147,18 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return the 400 for errors that Django detects, such as an unknown host; JSON for the API."""
     if not request.path.startswith(API):
         return defaults.bad_request(request, exception)
-    message = "the request is invalid"
     if isinstance(exception, DisallowedHost):
         host = request.META.get("HTTP_HOST", "")[:200]
         message = f"host {host!r} is not served here; BRIDGE_ALLOWED_HOSTS lists the served hosts"
-    return _error_response(400, message)
+        return _error_response(400, message)
+    return _error_response(400, _why_bad(exception))
+
+
+def _why_bad(exc: Exception) -> str:
+    """Say what is wrong with a request that Django rejects while it parses it."""
+    if isinstance(exc, TooManyFieldsSent):
+        return f"the request has more than {settings.DATA_UPLOAD_MAX_NUMBER_FIELDS} parameters"
+    return "the request is invalid"
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

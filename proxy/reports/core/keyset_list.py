@@ -1,8 +1,7 @@
 """Lists of recorded rows in the order of time, with keyset pages: requests, and the audit log."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import chain
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 from django.core.exceptions import ValidationError as DjangoInvalid
@@ -11,7 +10,6 @@ from django.http import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.archive.reading import iterate_both, read_both, within
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.models.ledger_names import with_names
 from proxy.permissions.row_permissions import Reader
@@ -24,8 +22,6 @@ from .rendering import RowsAndColumns, decode_cursor, encode_cursor, invalid_cur
 
 TIMEOUT_S: Final = 10.0
 NEWEST, OLDEST = "-created_at", "created_at"
-NO_MONTHS: Final = Q(pk__in=())
-RESOLUTION: Final = timedelta(microseconds=1)
 
 
 class KeysetParameters(TimeRangeParameters, PageParameters):
@@ -65,17 +61,10 @@ class KeysetView(ReportView):
         """Return the visible rows that the parameters select, in any order."""
         raise NotImplementedError
 
-    @staticmethod
-    def archived_months(query: Mapping[str, Any]) -> Q:  # noqa: ARG004 -- used by subclasses
-        """Match the archived months in which the list has rows; the default is none."""
-        return NO_MONTHS
-
     @classmethod
     def export(cls, reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
         rows = _ordered(cls.matching_rows(reader, query), query)
-        is_descending = query["sort"] == NEWEST
-        found = iterate_both(rows, cls.archived_months(query), time_and_pk, reverse=is_descending)
-        return map(cls.row_of, with_names(found)), cls.columns
+        return map(cls.row_of, with_names(rows.iterator(chunk_size=1000))), cls.columns
 
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
@@ -83,17 +72,14 @@ class KeysetView(ReportView):
             exported = self.export(self.reader, query)
             return self.rows_response(query, self.file_name, *exported)
         rows = _ordered(self.matching_rows(self.reader, query), query)
-        months = self.archived_months(query)
         if query["page"]:
             rows = rows.filter(_after(query["page"], query["sort"], rows.model))
-            months &= _months_after(query["page"], query["sort"])
         limit = query["limit"]
         try:
             with with_query_timeout(TIMEOUT_S):
-                sides = read_both(rows, lambda rows: list(rows[: limit + 1]), months, TIMEOUT_S)
+                page = list(rows[: limit + 1])
         except QueryTimeout:
             raise QueryTooSlow from None
-        page = sorted(chain(*sides), key=time_and_pk, reverse=query["sort"] == NEWEST)
         last = page[limit - 1] if len(page) > limit else None
         shown = [self.row_of(row) for row in with_names(page[:limit])]
         return Response(
@@ -122,17 +108,6 @@ def _after(cursor: str, sort: str, model: Any) -> Q:
     # The first condition lets the database start at the position in the index of `created`.
     from_there = Q(**{f"created__{side}e": at})
     return from_there & (Q(**{f"created__{side}": at}) | Q(created=at, **{f"pk__{side}": pk}))
-
-
-def _months_after(cursor: str, sort: str) -> Q:
-    """Match the archived months with rows at or after the position of a cursor."""
-    at, _ = decode_position(cursor)
-    return within(None, at + RESOLUTION) if sort == NEWEST else within(at, None)
-
-
-def time_and_pk(row: Any) -> tuple[datetime, Any]:
-    """Return the position of a row in the order of time."""
-    return row.created, row.pk
 
 
 def encode_position(at: datetime, name: Any) -> str:

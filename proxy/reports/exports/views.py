@@ -1,6 +1,7 @@
 """The API under /api/v1/exports/: create an export, read its state, download its file."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ from rest_framework.response import Response
 
 from proxy.audit_log import Action, record
 from proxy.ids import new_ulid
+from proxy.ledger.archive.reading import archived_months
 from proxy.models import ApiKey, Export, ExportState
-from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.base_views import ReportView, name_archived
 from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.json_bodies import BoundedJSON
 from proxy.reports.core.permissions import IsKeyOrStaff, MayReport
@@ -168,7 +170,8 @@ class ExportsView(ExportBase):
         runner.wake()
         response = Response(export_row(job), status=status.HTTP_202_ACCEPTED)
         response["Location"] = f"/api/v1/exports/{job.pk}/"
-        return response
+        bounds = (datetime.fromisoformat(job.query[name]) for name in ("from", "to"))
+        return name_archived(response, archived_months(*bounds))
 
     def _check_rights(self, report: str) -> None:
         if report == "usage" and not self.reader.may_report:

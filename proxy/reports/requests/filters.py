@@ -14,7 +14,6 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
 from rest_framework import serializers
 
-from proxy.ledger.archive.reading import read_both, with_ids
 from proxy.models import Exchange, State, TokenSource
 from proxy.models.ledger_names import key_ids
 from proxy.money import nanousd_of
@@ -220,7 +219,7 @@ def search_condition(term: str) -> Q:
     about other keys. The id of a request is searched alone: with the other conditions, the database
     would read all rows of the time range.
     """
-    if any(read_both(Exchange.objects.filter(pk=term), QuerySet.exists, with_ids([term]))):
+    if Exchange.objects.filter(pk=term).exists():
         return Q(pk=term)
     team, slash, name = term.rpartition("/")
     of_key = Q(key_id__in=key_ids(name, team) if slash else key_ids(term))
@@ -240,7 +239,7 @@ def _filter_by_tag(rows: QuerySet[Exchange], tag: str) -> QuerySet[Exchange]:
 def _has_member(column: str, text: str) -> Q:
     """Match the rows whose JSON list contains a string with this text.
 
-    PostgreSQL compares decoded text. SQLite and the archive have Django's JSON, which is ASCII with
+    PostgreSQL compares decoded text. SQLite has Django's JSON, which is ASCII with
     escapes.
     """
     spellings = {json.dumps(text, ensure_ascii=is_ascii) for is_ascii in (True, False)}

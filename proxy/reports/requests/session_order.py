@@ -4,15 +4,14 @@ The order by last request, newest first, reads no more requests than a page need
 order, the database first computes the sum of each session of the time range.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import chain, islice
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 
-from proxy.ledger.archive.reading import iterate_both, read_both
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange
@@ -35,22 +34,18 @@ SORTS: Final = tuple(f"{sign}{name}" for name in SUMS for sign in ("-", ""))
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def session_ids(
-    rows: QuerySet[Exchange], months: Q, sort: str, page: str, batch: int
-) -> Iterator[str]:
+def session_ids(rows: QuerySet[Exchange], sort: str, page: str, batch: int) -> Iterator[str]:
     """Yield the ids of the sessions of these requests, sorted, after the cursor ``page``.
 
-    ``months``: the archived months of the time range. ``batch``: sessions that one query reads.
+    ``batch``: sessions that one query reads.
     """
     if sort == NEWEST:
         after = decode_position(page) if page else None
-        return iterate_newest(rows, months, after, batch)
-    return iter(_ids_by_sum(rows, months, sort, _decode_sum(page, sort) if page else None))
+        return iterate_newest(rows, after, batch)
+    return iter(_ids_by_sum(rows, sort, _decode_sum(page, sort) if page else None))
 
 
-def session_page(
-    rows: QuerySet[Exchange], months: Q, sort: str, page: str, limit: int
-) -> list[str]:
+def session_page(rows: QuerySet[Exchange], sort: str, page: str, limit: int) -> list[str]:
     """Return the ids of one page; raise QueryTooSlow after ``TIMEOUT_S``.
 
     On PostgreSQL, the transaction of the timeout lets the cursor read as many requests as the page
@@ -58,7 +53,7 @@ def session_page(
     """
     try:
         with with_query_timeout(TIMEOUT_S):
-            return list(islice(session_ids(rows, months, sort, page, limit), limit))
+            return list(islice(session_ids(rows, sort, page, limit), limit))
     except QueryTimeout:
         raise QueryTooSlow from None
 
@@ -88,19 +83,16 @@ def _decode_sum(cursor: str, sort: str) -> tuple[int, str]:
 
 
 def _ids_by_sum(
-    rows: QuerySet[Exchange], months: Q, sort: str, after: tuple[int, str] | None
+    rows: QuerySet[Exchange], sort: str, after: tuple[int, str] | None
 ) -> Sequence[str]:
     name = SUMS[sort.removeprefix("-")]
     sums = rows.exclude(session_id="").order_by().values("session_id")
     pairs = sums.annotate(**{name: SESSION_TOTALS[name]}).values_list("session_id", name)
     try:
         with with_query_timeout(TIMEOUT_S):
-            sides = read_both(pairs, list, months, TIMEOUT_S)
+            values = dict(pairs)
     except QueryTimeout:
         raise QueryTooSlow from None
-    values: dict[str, Any] = {}
-    for session, value in chain(*sides):
-        values[session] = ADDED[name](values[session], value) if session in values else value
     ranks = (_rank(sort, value, session) for session, value in values.items())
     return [rank[1] for rank in sorted(rank for rank in ranks if after is None or rank > after)]
 
@@ -121,7 +113,7 @@ def _number(value: datetime | int | None) -> int:
 
 
 def iterate_newest(
-    rows: QuerySet[Exchange], months: Q, after: tuple[datetime, str] | None, batch: int
+    rows: QuerySet[Exchange], after: tuple[datetime, str] | None, batch: int
 ) -> Iterator[str]:
     """Yield session ids, the most recently active first, beginning after the position ``after``.
 
@@ -132,11 +124,10 @@ def iterate_newest(
     requests = rows.exclude(session_id="").order_by("-created", "session_id")
     if after is not None:
         requests = requests.filter(created__lte=after[0])
-    pairs = requests.values_list("created", "session_id")
-    newest_first = iterate_both(pairs, months, itemgetter(0), reverse=True)
-    sessions = unique(name for _, name in newest_first)
+    newest_first = requests.values_list("session_id", flat=True)
+    sessions = unique(newest_first.iterator(chunk_size=1000))
     while ids := list(islice(sessions, batch)):
-        yield from ids if after is None else _on_later_pages(rows, months, ids, after)
+        yield from ids if after is None else _on_later_pages(rows, ids, after)
 
 
 def unique(ids: Iterable[str]) -> Iterator[str]:
@@ -149,31 +140,12 @@ def unique(ids: Iterable[str]) -> Iterator[str]:
 
 
 def _on_later_pages(
-    rows: QuerySet[Exchange], months: Q, ids: list[str], after: tuple[datetime, str]
+    rows: QuerySet[Exchange], ids: list[str], after: tuple[datetime, str]
 ) -> Iterator[str]:
     """Yield the session ids in ``ids`` whose position is after ``after``, so on a later page."""
     last, name = after
     later = rows.filter(session_id__in=ids).order_by()
     earlier = Q(created__gt=last) | Q(created=last, session_id__lte=name)
     found = later.filter(earlier).values_list("session_id", flat=True).distinct()
-    on_earlier_pages = set(chain(*read_both(found, list, months)))
+    on_earlier_pages = set(found)
     return (one for one in ids if one not in on_earlier_pages)
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    """Add two sums; None, which means that no request has a count, adds nothing."""
-    return one if other is None else other if one is None else one + other
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    """Return the smaller number; None, which means that no request has one, is not compared."""
-    return min((number for number in (one, other) if number is not None), default=None)
-
-
-ADDED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    **dict.fromkeys(set(SESSION_TOTALS) - {"agents", "started", "last"}, _sum),
-    **dict.fromkeys(("started", "a_team", "a_user"), min),
-    "a_key_id": _least,
-    "last": max,
-}
-"""How the sums of the two parts of a session are added."""

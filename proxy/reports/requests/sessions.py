@@ -1,31 +1,29 @@
 """The reports on sessions (conversations): the list of sessions, and one with its requests."""
 
-from collections import Counter
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, ClassVar, Final
 
-from django.db.models import Min, Q, QuerySet
+from django.db.models import Min, QuerySet
 from django.http import Http404, HttpResponseBase
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.archive.reading import iterate_both, read_both, within
+from proxy.ledger.archive.reading import archived_months, archived_months_near, restore_hint
 from proxy.ledger.maintenance.export import caller_references
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import CallerNames, Exchange
 from proxy.models.ledger_names import LedgerNames, with_names
 from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_exchanges
-from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.base_views import ReportView, name_archived
 from proxy.reports.core.expansion import (
     SESSION_PATHS,
     check_format,
     expand_parameter,
     expand_rows,
 )
-from proxy.reports.core.keyset_list import time_and_pk
 from proxy.reports.core.pagination import row_parameters
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import (
@@ -42,7 +40,6 @@ from proxy.times import rfc3339
 from .filters import filter_requests
 from .serializers import RequestRow, request_row
 from .session_order import (
-    ADDED,
     NEWEST,
     SORTS,
     encode_session,
@@ -118,16 +115,16 @@ class SessionsView(ReportView):
         check_format(query)
         if query["format"] != "json":
             return self.rows_response(query, "sessions", *export_sessions(self.reader, query))
-        rows, months = _rows_and_months(self.reader, query)
+        rows = filter_requests(visible_exchanges(self.reader), query)
         limit = query["limit"]
         sort = query["sort"]
-        page = session_page(rows, months, sort, query["page"], limit + 1)
+        page = session_page(rows, sort, query["page"], limit + 1)
         more = len(page) > limit
-        shown = sessions_of(rows.filter(session_id__in=page[:limit]), months, sort)
+        shown = sessions_of(rows.filter(session_id__in=page[:limit]), sort)
         return Response(
             {
                 "data": expand_rows(
-                    request, rows_with_models(self.reader, months, shown), query.get("expand", ())
+                    request, rows_with_models(self.reader, shown), query.get("expand", ())
                 ),
                 "has_more": more,
                 "next_page": encode_session(shown[-1], sort) if more and shown else None,
@@ -136,33 +133,24 @@ class SessionsView(ReportView):
 
 
 def export_sessions(reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
-    found, months = _rows_and_months(reader, query)
+    found = filter_requests(visible_exchanges(reader), query)
     sort = query["sort"]
-    ids = session_ids(found, months, sort, "", SESSIONS_PER_QUERY)
+    ids = session_ids(found, sort, "", SESSIONS_PER_QUERY)
     pages = iter(lambda: list(islice(ids, SESSIONS_PER_QUERY)), [])
     rows = (
         row
         for page in pages
-        for row in rows_with_models(
-            reader, months, sessions_of(found.filter(session_id__in=page), months, sort)
-        )
+        for row in rows_with_models(reader, sessions_of(found.filter(session_id__in=page), sort))
     )
     return rows, column_names(SessionRow())
 
 
-def _rows_and_months(reader: Reader, query: dict[str, Any]) -> tuple[QuerySet[Exchange], Q]:
-    """Return the requests of a query, and the condition for the archived months of its time."""
-    time_range = query["time_range"]
-    rows = filter_requests(visible_exchanges(reader), query)
-    return rows, within(time_range.start, time_range.end)
-
-
-def rows_with_models(reader: Reader, months: Q, page: list[Any]) -> list[Row]:
+def rows_with_models(reader: Reader, page: list[Any]) -> list[Row]:
     """Return the sessions of a page as rows with their models, which one query reads."""
     models: dict[str, set[str]] = {}
     seen = visible_exchanges(reader).filter(session_id__in=[row["session_id"] for row in page])
     pairs = seen.order_by().values_list("session_id", "model_requested").distinct()
-    for session, model in chain(*read_both(pairs, list, months)):
+    for session, model in pairs:
         models.setdefault(session, set()).add(model)
     names = LedgerNames().of_callers(
         (row["a_team"], row["a_key_id"], row["a_user"]) for row in page
@@ -173,11 +161,8 @@ def rows_with_models(reader: Reader, months: Q, page: list[Any]) -> list[Row]:
     ]
 
 
-def sessions_of(rows: QuerySet[Exchange], months: Q, sort: str = NEWEST) -> list[dict[str, Any]]:
-    """Return a row of sums for each session of these requests, sorted.
-
-    The requests of a session can be partly archived; their sums are then added.
-    """
+def sessions_of(rows: QuerySet[Exchange], sort: str = NEWEST) -> list[dict[str, Any]]:
+    """Return a row of sums for each session of these requests, sorted."""
     rows = rows.exclude(session_id="").order_by()
     totals = rows.values("session_id").annotate(
         **SESSION_TOTALS,
@@ -185,19 +170,7 @@ def sessions_of(rows: QuerySet[Exchange], months: Q, sort: str = NEWEST) -> list
         a_key_id=Min("key_id"),
         a_user=Min("user"),
     )
-    sessions: dict[str, dict[str, Any]] = {}
-    divided: list[str] = []
-    for row in chain(*read_both(totals, list, months)):
-        if (known := sessions.setdefault(row["session_id"], row)) is not row:
-            divided.append(row["session_id"])
-            known.update({name: add(known[name], row[name]) for name, add in ADDED.items()})
-    if divided:  # one agent can have requests on both sides
-        agents = rows.filter(session_id__in=divided).exclude(agent_id="")
-        pairs = agents.values_list("session_id", "agent_id").distinct()
-        counts = Counter(session for session, _ in set(chain(*read_both(pairs, list, months))))
-        for session in divided:
-            sessions[session]["agents"] = counts[session]
-    return sort_sessions(sessions.values(), sort)
+    return sort_sessions(totals, sort)
 
 
 def session_row(row: dict[str, Any], models: list[str], names: CallerNames) -> Row:
@@ -221,7 +194,10 @@ def session_row(row: dict[str, Any], models: list[str], names: CallerNames) -> R
 
 
 class SessionView(ReportView):
-    """Return one session and its requests, oldest first."""
+    """Return one session and its requests, oldest first.
+
+    The header names the archived months in which it can have other requests.
+    """
 
     permission_classes = (IsKeyOrStaff,)
     parameters: ClassVar = row_parameters(SESSION_PATHS)
@@ -230,15 +206,15 @@ class SessionView(ReportView):
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
         paths = self.validated_query().get("expand", ())
         rows = visible_exchanges(self.reader).filter(session_id=session_id)
-        every_month = Q()
-        found = sessions_of(rows, every_month)
+        found = sessions_of(rows)
         if not found:
-            raise Http404(f"no session {session_id[:60]!r}")
+            hint = restore_hint(archived_months(None, None))
+            raise Http404(f"no session {session_id[:60]!r}{hint and '; ' + hint}")
         requested = rows.order_by().values_list("model_requested", flat=True).distinct()
-        models = sorted(set(chain(*read_both(requested, list, every_month))))
         callers = ((one["a_team"], one["a_key_id"], one["a_user"]) for one in found)
         [names] = LedgerNames().of_callers(callers)
-        oldest = iterate_both(rows.order_by("created", "id"), every_month, time_and_pk)
-        requests = islice(oldest, MAX_REQUESTS)
-        (row,) = expand_rows(request, [session_row(found[0], models, names)], paths)
-        return Response({**row, "data": [request_row(one) for one in with_names(requests)]})
+        requests = rows.order_by("created", "id")[:MAX_REQUESTS]
+        (row,) = expand_rows(request, [session_row(found[0], sorted(requested), names)], paths)
+        data = [request_row(one) for one in with_names(requests)]
+        response = Response({**row, "data": data})
+        return name_archived(response, archived_months_near(found[0]["started"], found[0]["last"]))

@@ -4,14 +4,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404, HttpResponseBase
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.archive.reading import read_both, with_ids, within
+from proxy.ledger.archive.reading import archived_month_of, restore_hint
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import (
     BrokenTranscript,
@@ -64,21 +64,18 @@ class RequestsView(KeysetView):
     def matching_rows(reader: Reader, query: Mapping[str, Any]) -> QuerySet[Exchange]:
         return filter_requests(visible_exchanges(reader), query)
 
-    @staticmethod
-    def archived_months(query: Mapping[str, Any]) -> Q:
-        return within(query["time_range"].start, query["time_range"].end)
-
 
 class RequestDetailBase(ReportView):
     """Base of the views that show one request."""
 
     def get_exchange(self, request_id: str) -> Exchange:
-        """Return the exchange. Raise Http404 if it is missing or not visible."""
-        rows = visible_exchanges(self.reader).filter(pk=request_id)
-        for found in read_both(rows, list[Exchange], with_ids([request_id])):
-            if found:
-                return found[0]
-        raise Http404(f"no request {request_id[:40]!r}")
+        """Return the exchange. Raise Http404 if it is missing, archived or not visible."""
+        row = visible_exchanges(self.reader).filter(pk=request_id).first()
+        if row is None:
+            month = archived_month_of(request_id)
+            hint = f"; {restore_hint([month])}" if month else ""
+            raise Http404(f"no request {request_id[:40]!r}{hint}")
+        return row
 
 
 class RequestView(RequestDetailBase):

@@ -170,9 +170,9 @@ class MyDryRunView(DryRunBase):
 class FormerPath(ReportView):
     """A deprecated path: the header ``Deprecation`` of RFC 9745, and a link to the new path."""
 
-    def finalize_response(
-        self, request: Request, response: Response, *args: Any, **kwargs: Any
-    ) -> Response:
+    def finalize_response(  # type: ignore[override]  # as its base
+        self, request: Request, response: Any, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
         response["Deprecation"] = f"@{DEPRECATED_SINCE}"
         new_path = request.path.replace("/rehearsal", "/dry-run")
         response["Link"] = f'<{new_path}>; rel="successor-version"'

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import reduce
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import add
 from typing import Any, Final
 
@@ -26,10 +26,10 @@ from django.db.models.functions import Cast, Coalesce, Substr, TruncMinute
 from django.db.models.lookups import GreaterThan
 from rest_framework.exceptions import ValidationError
 
-from proxy.ledger.archive.reading import ONLY_ARCHIVED, read_both, within
+from proxy.ledger.archive.reading import archived_months, restore_hint
 from proxy.ledger.posting.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
 from proxy.ledger.posting.stop_reasons import tools_of
-from proxy.models import ArchivedMonth, Exchange, HashChainLink, Outcome, State
+from proxy.models import Exchange, HashChainLink, Outcome, State
 from proxy.models.ledger import HAS_TOKENS
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.dimensions import DIMENSIONS
@@ -93,16 +93,6 @@ def _rows(reader: Reader, start: datetime, end: datetime, condition: Q) -> Query
     ).order_by()
 
 
-def _read_rows(
-    rows: QuerySet[Exchange],
-    start: datetime,
-    end: datetime,
-    read: Callable[[QuerySet[Exchange]], list[Mapping[str, Any]]],
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of sums of the database, then those of the archive."""
-    return chain.from_iterable(read_both(rows, read, within(start, end)))
-
-
 def _sums(row: Mapping[str, Any]) -> Counts:
     return Counts({name: row.get(f"sum_{name}") or 0 for name in COUNT_NAMES})
 
@@ -111,14 +101,14 @@ def usage_from_requests(
     reader: Reader, start: datetime, end: datetime, columns: Sequence[str], condition: Q
 ) -> dict[tuple[Any, ...], Counts]:
     """Return the sums of one time range, grouped by columns of Exchange or ``context_window``."""
-
-    def read(rows: QuerySet[Exchange]) -> list[Mapping[str, Any]]:
-        if not columns:
-            return [rows.aggregate(**_aggregates())]
-        return list(rows.values(*columns).annotate(**_aggregates()))
-
+    rows = _rows(reader, start, end, condition)
+    grouped = (
+        rows.values(*columns).annotate(**_aggregates())
+        if columns
+        else [rows.aggregate(**_aggregates())]
+    )
     totals: dict[tuple[Any, ...], Counts] = {}
-    for row in _read_rows(_rows(reader, start, end, condition), start, end, read):
+    for row in grouped:
         key = tuple(row[column] for column in columns)
         totals.setdefault(key, Counts()).add(_sums(row).counts)
     return {key: sums for key, sums in totals.items() if sums["requests"]}
@@ -132,11 +122,10 @@ def usage_as_of(
     A request counts if its row was recorded by then: the first link of the hash chain for it is of
     that day or an earlier one. If the row was changed afterwards, its cost of that day is not known
     any more, so it counts as a request without a price.
-    Raise ValidationError for archived months: their rows cannot be joined with the hash chain.
+    Raise ValidationError for archived months, because their rows are not in the database.
     """
-    months = within(time_range.start, time_range.end)
-    if ArchivedMonth.objects.filter(months, state__in=ONLY_ARCHIVED).exists():
-        raise ValidationError({"as_of": "the time range has archived months; use a later from"})
+    if months := archived_months(time_range.start, time_range.end):
+        raise ValidationError({"as_of": f"use a later from: {restore_hint(months)}"})
     links = HashChainLink.objects.filter(exchange_id=OuterRef("pk"))
     was_known = Q(Exists(links.filter(day__lte=as_of)))
     is_changed = Exists(links.filter(day__gt=as_of))
@@ -175,12 +164,8 @@ def _by_tool_from_requests(
     reader: Reader, start: datetime, end: datetime, condition: Q
 ) -> dict[Key, Counts]:
     rows = _rows(reader, start, end, condition & Q(tool_calls__gt=0))
-
-    def read(rows: QuerySet[Exchange]) -> list[Mapping[str, Any]]:
-        return list(rows.values("tool_names").annotate(**_aggregates()))
-
     totals: dict[Key, Counts] = {}
-    for row in _read_rows(rows, start, end, read):
+    for row in rows.values("tool_names").annotate(**_aggregates()):
         sums = _sums(row)
         for name in tools_of(row["tool_names"]):
             totals.setdefault((name,), Counts()).add(sums.counts)
@@ -251,13 +236,9 @@ def usage_by_minute(
     reader: Reader, start: datetime, end: datetime, columns: Sequence[str], condition: Q
 ) -> dict[tuple[datetime, tuple[Any, ...]], Counts]:
     """Return the sums of one time range, grouped by UTC minute and columns of Exchange."""
-
-    def read(rows: QuerySet[Exchange]) -> list[Mapping[str, Any]]:
-        grouped = rows.annotate(bucket=_minute()).values("bucket", *columns)
-        return list(grouped.annotate(**_aggregates()))
-
+    rows = _rows(reader, start, end, condition).annotate(bucket=_minute())
     totals: dict[tuple[datetime, tuple[Any, ...]], Counts] = {}
-    for row in _read_rows(_rows(reader, start, end, condition), start, end, read):
+    for row in rows.values("bucket", *columns).annotate(**_aggregates()):
         key = (_parse_minute(row["bucket"]), tuple(row[column] for column in columns))
         totals.setdefault(key, Counts()).add(_sums(row).counts)
     return totals

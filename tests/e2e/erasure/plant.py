@@ -6,7 +6,7 @@ import re
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -207,7 +207,8 @@ def _inner_texts(path: Path) -> Iterator[bytes]:
                 if isinstance(frame, segments.Frame):
                     yield segments.body_of(segments.read_frame(file.fileno(), frame.offset))
     elif path.suffix == ".parquet":
-        yield repr(duckdb.read_parquet(str(path)).fetchall()).encode()
+        for row in duckdb.read_parquet(str(path)).fetchall():
+            yield from _texts_of_row(row)
     elif path.suffix == ".sqlite3":
         yield from _texts_of_database(path)
 
@@ -219,11 +220,15 @@ def _texts_of_database(path: Path) -> Iterator[bytes]:
             if "VIRTUAL" in (sql or ""):
                 continue
             for row in database.execute(f'SELECT * FROM "{name}"'):  # noqa: S608 - own schema
-                yield repr(row).encode()
-                for value in row:
-                    if isinstance(value, bytes):
-                        with contextlib.suppress(zstandard.ZstdError):
-                            yield zstd_dictionary.decompress(value)
+                yield from _texts_of_row(row)
+
+
+def _texts_of_row(row: Sequence[Any]) -> Iterator[bytes]:
+    yield repr(row).encode()
+    for value in row:
+        if isinstance(value, bytes):
+            with contextlib.suppress(zstandard.ZstdError):
+                yield zstd_dictionary.decompress(value)
 
 
 def totals(gateway: Gateway, before: str = "") -> dict[str, Any]:

@@ -213,14 +213,14 @@ def test_a_copy_of_a_changed_ledger_begins_again(tmp_path: Path, postgres: Postg
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_copy_reads_the_files_of_archived_months(tmp_path: Path, postgres: Postgres) -> None:
+def test_a_copy_brings_archived_months_back(tmp_path: Path, postgres: Postgres) -> None:
     gateway = filled_gateway(tmp_path / "gateway", 40, days_before=140)
     gateway.manage("pruneledger")
-    month = ("--before", "2026-08", "--to", str(tmp_path / "archive"), "--remove")
-    archived = gateway.manage("archivemonths", *month, "--json")
     path = "/api/v1/requests/?from=2026-07-01&to=2026-08-01"
     with gateway:
         before = json.loads(gateway.request("GET", path).body)
+    month = ("--before", "2026-08", "--to", str(tmp_path / "archive"), "--remove")
+    archived = gateway.manage("archivemonths", *month, "--json")
     command = ("copyledger", "--to", postgres.url, "--json")
     (tmp_path / "archive").rename(tmp_path / "moved")
     missing = gateway.run_command(*command)
@@ -238,6 +238,7 @@ def test_a_copy_reads_the_files_of_archived_months(tmp_path: Path, postgres: Pos
     assert {"table": "proxy_archivedmonth", "original": 1, "copy": 1} in result["tables"]
     assert result["links"]["copy"] == result["links"]["original"] >= 40
     gateway.environment["DATABASE_URL"] = postgres.url
+    gateway.manage("restoremonth", "2026-07")
     with gateway:
         assert json.loads(gateway.request("GET", path).body) == before
     assert len(before["data"]) == 40

@@ -1,6 +1,7 @@
 """Each version starts on the data directory of each release and has everything that was in it."""
 
 import contextlib
+import json
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tests.fakes.servers.gateway import Gateway
 from tests.fakes.servers.postgresql import Postgres
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
-from .make_release import HOME, HOST, STORED_SECRET, answer, post
+from .make_release import HISTORY, HOME, HOST, STORED_SECRET, answer, post
 from .releases import (
     DUMP,
     RELEASES,
@@ -81,10 +82,13 @@ def test_the_files_contain_no_path_and_no_name_of_the_machine_that_made_them(
 
 
 def test_reports_transcripts_and_export_are_as_the_release_gave_them(upgraded: Upgraded) -> None:
+    """The file of the archived month, as the release wrote it, is brought back first."""
     gateway, expected, _ = upgraded
 
+    restored = json.loads(gateway.manage("restoremonth", "2026-06", "--json"))
     gateway.closed_rows(*expected["unposted"])
 
+    assert restored["rows"] == restored["inserted"] == HISTORY
     assert list(differences(expected["said"], read_back(gateway, expected["until"]))) == []
 
 

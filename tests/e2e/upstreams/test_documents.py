@@ -214,3 +214,18 @@ def test_a_refused_pdf_is_sent_as_its_text_at_once_and_later(gateway, upstream):
     assert [("JVBERi0" in each, "marigold" in each) for each in sent] == [
         (True, False), (False, True), (False, True),
     ]  # fmt: skip
+
+
+def test_the_tokens_of_a_text_are_counted_and_not_those_of_its_pages(gateway, upstream):
+    upstream.on("chat-counted", OK)
+    words = "marigold " * 4_000
+    body = make_request(*in_a_message(pdf_block(pdfs.pages(words)))) | {"model": "chat-counted"}
+    raw, headers = json.dumps(body).encode(), {"content-type": "application/json"}
+
+    counted = gateway.request("POST", "/v1/messages/count_tokens", raw, headers)
+    answered = gateway.request("POST", "/v1/messages", raw, headers)  # without usage
+
+    tokens = len(words) / 4
+    usage = json.loads(answered.body)["usage"]
+    for found in (json.loads(counted.body)["input_tokens"], usage["input_tokens"]):
+        assert tokens < found < 2 * tokens

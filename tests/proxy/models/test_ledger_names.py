@@ -20,7 +20,7 @@ def test_the_upgrade_makes_the_names_ids_and_records_the_end_of_the_chain() -> N
     Team.objects.create(name="red")
     User.objects.create(username="ada")
     Person.objects.all().delete()
-    migration = importlib.import_module("proxy.migrations.0007_identity_by_id")
+    migration = importlib.import_module("proxy.migrations.0008_identity_by_id")
     editor = SimpleNamespace(connection=connection)
 
     migration.give_names_as_ids(apps, editor)

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.supervisors import multiprocess
 
 from proxy.server import websocket_protocol
+from proxy.server.graceful_server import GracefulServer
 from proxy.server.http_timeouts import GatewayHttpProtocol
 from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
 from tests.waiting import until
@@ -127,8 +130,8 @@ def test_a_client_that_connected_before_the_shutdown_is_served(application, sent
     assert received.endswith(b"ok")
 
 
-def test_a_client_in_the_accept_queue_at_shutdown_is_served(application):
-    """The last client connects when the server has just decided to shut down."""
+def test_clients_in_the_accept_queue_at_shutdown_are_served(application):
+    """The last clients connect when the server has just decided to shut down."""
     clients = []
     is_prepared = threading.Event()
 
@@ -136,15 +139,24 @@ def test_a_client_in_the_accept_queue_at_shutdown_is_served(application):
         """Run within the step of the server that reads ``should_exit``, just before it does."""
         is_prepared.wait(DEADLINE_S)
         server.should_exit = True
-        clients.append(post(port, "/", b"{}"))
+        clients.extend(post(port, "/", b"{}") for _ in range(20))
 
     with served(application, callback_notify=end) as (port, server):
         is_prepared.set()
-        until(lambda: clients)
-        with clients[0] as client:
-            received = receive_until(client, b"ok")
+        until(lambda: len(clients) == 20)
+        responses = []
+        for client in clients:
+            with client:
+                responses.append(read_to_end(client))
 
-    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert all(each.startswith(b"HTTP/1.1 200 OK\r\n") for each in responses)
+    assert all(b"\r\nconnection: close\r\n" in each for each in responses)
+
+
+def test_a_worker_of_several_has_the_same_server(application):
+    worker = multiprocess.Process(uvicorn.Config(application), [])
+
+    assert isinstance(worker.server, GracefulServer)
 
 
 def test_an_idle_connection_gets_one_more_response_during_the_shutdown(application):

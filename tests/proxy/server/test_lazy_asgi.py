@@ -19,7 +19,7 @@ LAZY_MODULES = (
     "proxy.bootstrap.sandbox.app", "psycopg", "rest_framework.views", "rich", "twisted", "unfold.admin",
     "unfold.sites", "websockets", "xml.dom", "yaml",
 )  # fmt: skip
-OPTIONAL_MODULES = ("azure.identity", "botocore", "duckdb", "google.auth")
+OPTIONAL_MODULES = ("azure.identity", "botocore", "pyarrow", "google.auth")
 PROGRAM = f"""
 import sys
 sys.argv = ["manage.py", "serve"]

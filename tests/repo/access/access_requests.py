@@ -147,7 +147,7 @@ def send(one_of_each):
     for role, session in rows.sessions.items():
         clients[role].cookies[settings.SESSION_COOKIE_NAME] = session
 
-    def one(role, method, url, query=None, side="request", **headers):
+    def one(role, method, url, query=None, *, side="request", body=b"", **headers):
         url = fill(rows, url, side)
         if query is None:
             part = next((part for part in QUERIES if url.startswith(part)), "")
@@ -157,7 +157,13 @@ def send(one_of_each):
             client.force_login(rows.users[role])
         if role in rows.secrets:
             headers = {"x-api-key": rows.secrets[role], **headers}
-        return client.generic(method, f"/{url}{query}", headers=headers)
+        return client.generic(
+            method,
+            f"/{url}{query}",
+            body,
+            content_type=JSON if body else "application/octet-stream",
+            headers=headers,
+        )
 
     return one
 
@@ -197,6 +203,7 @@ def has_session(client):
     return cookie is not None and bool(cookie.value)
 
 
+JSON = "application/json"
 INDEX = "api/v1/"
 QUERIES = {
     "admin/sessions/one/": "?id=s1", "admin/sessions/export/": "?id=s1",

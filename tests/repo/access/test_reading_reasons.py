@@ -7,12 +7,15 @@ is in ``READERS``, and until it requires a reason.
 import json
 
 import pytest
+from django.core.management import call_command
 
 from proxy.admin.transcript.views import DOWNLOADS, TABS
 from proxy.models import AuditEntry
 from proxy.models.ledger_names import person_ids
 from proxy.permissions.readings import HEADER
+from proxy.permissions.roles import MEMBER
 from proxy.reports.requests.raw_bodies import SIDES
+from tests.proxy.admin import factories
 
 from .access_tables import DJANGO
 
@@ -79,3 +82,37 @@ def test_a_transcript_is_shown_only_with_a_reason(send, url, request_):
     entries = AuditEntry.objects.filter(action__in=("read", "export", "search"))
     assert {entry.reason for entry in entries} == {REASON}
     assert entries.filter(subject__in=person_ids("ben")).exists()
+
+
+@pytest.mark.parametrize(("url", "request_"), CASES)
+def test_the_person_sees_who_read(send, one_of_each, url, request_):
+    """The reader of the API is a key with all scopes that was made in the person's own name."""
+    reader, caller = "root", {}
+    if url.startswith("api/"):
+        ben = one_of_each.users[MEMBER]
+        secret = factories.key("spy", user=ben, scopes=["admin", "transcripts:read", "reports"])[1]
+        reader, caller = "platform/spy", {"x-api-key": secret}
+        refused = send("anonymous", "GET", url, **request_, **caller)
+        assert (refused.status_code, shows_text(refused)) == (403, False)
+    role = "anonymous" if caller else "root"
+
+    assert shows_text(send(role, "GET", url, **request_, **caller, **{HEADER: REASON}))
+
+    page = send(MEMBER, "GET", "admin/my-readings/").content.decode()
+    assert reader in page
+    assert REASON in page
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["replay", "{id}", "--raw"], ["searchtranscripts", "files"], ["exportledger"]],
+    ids=lambda command: command[0],
+)
+def test_the_person_sees_what_commands_read(send, one_of_each, command, capsys):
+    exchange = one_of_each.objects["proxy/exchange"]
+
+    call_command(*(part.format(id=exchange.pk) for part in command), "--reason", REASON)
+
+    page = send(MEMBER, "GET", "admin/my-readings/").content.decode()
+    assert command[0] in page
+    assert REASON in page

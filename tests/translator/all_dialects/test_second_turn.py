@@ -23,8 +23,11 @@ from translator.dialect import TranslationTarget, UpstreamRequest
 
 from . import answers
 
-CONTINUED = {"anthropic-stream-ai__anthropic-anthropic-programmatic-tool-calling.1__answer14"}
-"""It has the result of a call that the server made in the turn before, which is not recorded."""
+CONTINUED = {
+    "anthropic-json-ai__anthropic-anthropic-tool-search-deferred-regex.2",
+    "anthropic-stream-ai__anthropic-anthropic-programmatic-tool-calling.1__answer14",
+}
+"""They have the result of a call that the server made in the turn before, which is not recorded."""
 ALL = [
     answer
     for answer in (*answers.recorded(), *answers.of_anthropic(), *answers.of_cases())

@@ -7,9 +7,7 @@ import pytest
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.for_each import for_each
 from translator.errors import BadUpstream
-from translator.message_stream.message_composer import (
-    CHANGED_ARGUMENTS,
-)
+from translator.message_stream.message_composer import CHANGED_ARGUMENTS, MAX_CALLS
 from translator.message_stream.tool_input import BROKEN_ARGUMENTS, REPAIRED_ARGUMENTS
 
 from .composing import STRICT, USAGE, content, ended, started
@@ -129,7 +127,7 @@ def arguments(*pieces: str, whole: str | None = None, **context) -> tuple[str, o
         ([], '{"a":1}</tool_call>', '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),
         (['{"a"'], '{"a":1}</tool_call>', '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),
         (['{"a":1}</t'], '{"a":1}</tool_call>', '{"a":1}', {"a": 1}, [REPAIRED_ARGUMENTS]),
-        (['{"a":1}', '{"b":2}'], None, '{"a":1}{"b":2}', '{"a":1}{"b":2}', [BROKEN_ARGUMENTS]),
+        (['{"a":1}', '{"b":'], None, '{"a":1}{"b":', '{"a":1}{"b":', [BROKEN_ARGUMENTS]),
     ],
 )
 def test_arguments_are_emitted_as_an_object_if_safe(pieces, whole, sent, value, notes):
@@ -201,3 +199,16 @@ def test_a_server_tool_call_and_its_result_are_emitted_whole():
     events += composer.add_complete_block("r", result)
 
     assert content(ended(composer, events)) == [use, result]
+
+
+def test_a_response_has_a_limit_of_calls():
+    composer, events = started()
+    for number in range(MAX_CALLS):
+        events += composer.start_tool_call(number, id=f"call_{number}", name="f")
+        events += composer.close_block(number)
+
+    with pytest.raises(BadUpstream, match="too many tool calls"):
+        composer.start_tool_call("c", id="call_c", name="f")
+
+    composer.fail(error_type="api_error", message="x")
+    assert faults_of_events(composer.writer.events) == []

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.for_each import for_each
 from translator.message_stream.message_composer import EXCESS_CALL
-from translator.message_stream.wrapped_calls import UNWRAPPED
+from translator.message_stream.wrapped_calls import MAX_INNER, UNWRAPPED
 
 from .composing import content, ended, started
 
@@ -55,6 +55,7 @@ def test_the_calls_inside_have_ids_of_their_own(name, step):
         (TWO, {"declared_tools": frozenset()}),
         (TWO, {"declared_tools": frozenset({"other"})}),
         ([*TWO, {"recipient_name": "functions.other", "parameters": {}}], {}),
+        (TWO * (MAX_INNER // 2 + 1), {}),
         ([{"recipient_name": "functions.look", "parameters": "x"}], {}),
         ([{"parameters": {}}], {}),
         (["look"], {}),

@@ -78,6 +78,16 @@ def test_other_forms_of_base64_are_repaired(data):
     assert picture.repair == "the base64 was not in its standard form"
 
 
+@for_each("read", [read_picture, read_pdf])
+@for_each("end", ["*", "AA=A", "A", "====", "AAA\N{BULLET}", "AA\\nA"])
+def test_base64_that_is_damaged_behind_its_start_is_found(read, end):
+    start = PNG if read is read_picture else PDF
+    data = encoded(start + bytes(2_000 - len(start) + 1))
+
+    assert read(source(data[:-4] + "AAAA")).fault == ""
+    assert read(source(data[:-4] + end + "AAAA")).fault.endswith("is not valid base64")
+
+
 def test_a_pdf_may_start_after_other_bytes():
     assert read_pdf(source(encoded(PDF), "application/pdf")).fault == ""
     assert read_pdf(source(encoded(bytes(900) + PDF), "application/pdf")).fault == ""

@@ -130,6 +130,26 @@ def test_a_rejected_optional_field_is_removed_once(repair, body, error, repaired
     assert repair(body, 429, error) is None
 
 
+def test_a_path_of_the_other_api_names_the_same_field():
+    tool = {"type": "function", "function": {"name": "f", "strict": True}}
+    body = {"model": "m", "messages": [], "tools": [tool]}
+
+    repaired = openai_chat.DIALECT.repair(
+        body, 400, refusal("Unknown parameter: 'tools[0].strict'.", param="tools[0].strict")
+    )
+
+    assert repaired.body["tools"] == [{"type": "function", "function": {"name": "f"}}]
+
+
+def test_the_names_that_a_server_lists_as_right_are_kept():
+    body = {"model": "m", "messages": [], "prompt_cache_key": "k", "stop": ["x"], "user": "u"}
+    text = "unknown field `prompt_cache_key`, expected one of `model`, `stop`, `user` at column 9"
+
+    repaired = openai_chat.DIALECT.repair(body, 422, {"message": text})
+
+    assert repaired.body == {name: body[name] for name in body if name != "prompt_cache_key"}
+
+
 def test_reasoning_is_removed_if_unsupported_with_tools():
     error = refusal(
         "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions"

@@ -86,6 +86,7 @@ def test_whatever_it_is_the_answer_is_an_object_or_the_raw_string(text):
         ('{"a":"b', '{"a":"b', True),
         ("{'a': 'b", "{'a': 'b", True),
         ('{"a":1}{"a":1}', {"a": 1}, True),
+        ('{"a":1}{"a": 1}\n{"a":1}', {"a": 1}, True),
         ('{"a":1}{"a":2}', '{"a":1}{"a":2}', True),
         ('{"a":NaN}', '{"a":NaN}', True),
         ('{"a":1e999}', '{"a":1e999}', True),

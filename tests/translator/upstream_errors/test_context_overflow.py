@@ -248,3 +248,52 @@ def test_a_number_of_characters_is_not_a_number_of_tokens():
 
     assert read_token_limits(text).prompt == 0
     assert "999999 tokens" not in map_error(400, error(text)).message
+
+
+GROQ = (
+    "Request too large for model `llama-x` in organization `org_1` service tier `on_demand` on"
+    " tokens per minute (TPM): Limit {}, Requested {}, please reduce your message size and try"
+    " again."
+)
+OPENAI = (
+    "Request too large for gpt-x in organization org_1 on tokens per min (TPM): Limit {}, Requested"
+    " {}. The input or output tokens must be reduced in order to run successfully."
+)
+LIMITS = {"type": "tokens", "code": "rate_limit_exceeded"}
+
+
+@for_each(("status", "text"), [(413, GROQ), (429, OPENAI), (429, GROQ)])
+def test_a_request_larger_than_the_account_s_quota_is_too_long(status, text):
+    mapped = map_error(status, error(text.format(6000, 36114), **LIMITS))
+
+    assert (mapped.status, mapped.should_retry) == (400, False)
+    assert mapped.message.startswith("prompt is too long: 36114 tokens > 6000 maximum (")
+
+
+@for_each("status", [413, 429])
+@for_each(
+    ("limit", "requested", "prompt", "taken"),
+    [
+        (6000, 33_000, "Hi", 4_984),  # 1,000 of the prompt and the output of 32,000
+        (8000, 32_000, "Hi", 7_961),  # only the larger one counts, as at OpenAI
+        (6000, 37_500, "Hi", 0),  # 5,500 of the prompt
+        (6000, 5_000, "Hi", 0),
+    ],
+)
+def test_the_output_is_lowered_to_the_account_s_quota(status, limit, requested, prompt, taken):
+    body = {"model": "m", "max_tokens": 32_000, "messages": [{"role": "user", "content": prompt}]}
+
+    found = openai_chat.DIALECT.repair(body, status, error(GROQ.format(limit, requested), **LIMITS))
+
+    assert (found.body["max_tokens"] if found else 0) == taken
+
+
+def test_a_quota_that_is_used_up_for_now_stays_a_rate_limit():
+    text = "Rate limit reached for model `m` on tokens per minute (TPM): Limit 6000, Used 5034, Requested 1443. Please try again in 4.77s."
+
+    mapped = map_error(429, error(text, **LIMITS))
+
+    assert (mapped.status, mapped.error_type) == (429, "rate_limit_error")
+    assert mapped.retry_after_s == 5
+    body = {"model": "m", "max_tokens": 1_200, "messages": []}
+    assert openai_chat.DIALECT.repair(body, 429, error(text, **LIMITS)) is None

@@ -88,6 +88,8 @@ class ChatStream:
         )
         # The id of the last chunk, how many chunks in a row had it, and whether ids prove nothing.
         self._chunk_id, self._chunks_with_id, self._ids_vary = "", 0, False
+        # A chunk with a new id, but without the role, that may begin a second generation.
+        self._suspect: dict[str, Any] | None = None
         # The tier that the last chunk named; some servers name it only at the start.
         self._service_tier: Any = None
         self._finish_reason = ""  # the first finish reason received
@@ -99,14 +101,20 @@ class ChatStream:
         self._is_cumulative = False  # whether each message repeats all content so far
         self._last_was_usage = False  # whether the last chunk contained only usage
 
-    def _begin_again(self, id_: str) -> None:
-        """Forget the first generation; a client that does not stream has not seen it."""
-        written = self.composer.writer.events
+    def _begin_again(self, chunk: dict[str, Any]) -> None:
+        """Forget the first generation; a client that does not stream has not seen it.
+
+        ``chunk`` has the second generation's id, and is read later; what came before it, now.
+        """
+        written, suspect = self.composer.writer.events, self._suspect
         self.call_records.clear()
         self.notes.append(FIRST_DROPPED)
         self._begin()
         self.composer.writer.events = written
-        self._chunk_id = self.upstream_id = id_
+        self._chunk_id = chunk["id"]
+        if suspect is not None and (choice := self._read_envelope(suspect)) is not None:
+            self._add_delta(choice.get("delta"), is_complete=False)
+        self._read_envelope(chunk)
 
     def fail(self, error: UpstreamError) -> list[Event]:
         events = self.composer.writer.events = []
@@ -135,17 +143,12 @@ class ChatStream:
                 continue
             delta = choice.get("delta")
             if (
-                "id" in chunk
-                and chunk["id"] != self._chunk_id
-                and self._begins_again(
-                    chunk["id"], has_role=type(delta) is dict and bool(delta.get("role"))
-                )
-            ):
+                ("id" in chunk and chunk["id"] != self._chunk_id) or self._suspect is not None
+            ) and self._begins_again(chunk, choice):
                 if not self.context.whole:
                     self.end_with_error(SPLICED)
                     return
-                self._begin_again(chunk["id"])
-                self._read_envelope(chunk)
+                self._begin_again(chunk)
             self._chunks_with_id += 1
             if type(delta) is not dict:
                 self._add_message(message_of(choice))
@@ -154,18 +157,33 @@ class ChatStream:
             if choice.get("finish_reason"):
                 self._set_finish_reason(choice)
 
-    def _begins_again(self, id_: Any, *, has_role: bool) -> bool:
-        """Return whether a chunk with a new id starts a second generation in the stream.
+    def _begins_again(self, chunk: dict[str, Any], choice: dict[str, Any]) -> bool:
+        """Return whether a chunk shows that its id is that of a second generation in the stream.
 
-        That is a chunk with the role, as the first chunk of a response has, after several chunks
-        with content and one other id. Servers that give each chunk an id, or the role, prove
-        nothing.
+        That is a new id after several chunks with content and one other id: with the role, as the
+        first chunk of a response has; or else the second chunk in a row that has it, if the first
+        one repeats a kind of content. Servers that give each chunk an id, or the role, prove
+        nothing, and proxies join the reasoning of one response and the text of another.
         """
+        id_, delta = chunk.get("id"), choice.get("delta")
+        delta = delta if type(delta) is dict else {}
+        suspect, self._suspect = self._suspect, None
+        if id_ == self._chunk_id:
+            is_confirmed = suspect is not None and bool(delta or choice.get("finish_reason"))
+            self._suspect = suspect
+            return is_confirmed
+        has_role = bool(delta.get("role"))
         was_stable = self._chunks_with_id > 1 and not self._ids_vary
         has_content = self._texts.characters > 0 or self.composer.tool_calls > 0
+        may_begin = was_stable and has_content and isinstance(id_, str) and bool(id_)
+        repeats = (self._texts.has_kind("text") and bool(delta.get("content"))) or (
+            self.composer.tool_calls > 0 and bool(delta.get("tool_calls"))
+        )
+        if may_begin and repeats and not has_role:
+            self._suspect = chunk
         self._ids_vary = self._ids_vary or (bool(self._chunk_id) and not has_role)
-        self._chunk_id, self._chunks_with_id = id_, 0
-        return was_stable and has_role and has_content and isinstance(id_, str) and bool(id_)
+        self._chunk_id, self._chunks_with_id = str(id_ or ""), 0
+        return may_begin and has_role
 
     @property
     def started(self) -> bool:
@@ -174,12 +192,16 @@ class ChatStream:
     @end_on_malformed_data
     def feed_text(self, location: TextLocation, text: str) -> None:
         id_, has_role, _ = location
-        if id_ and id_ != self._chunk_id and self._begins_again(id_, has_role=bool(has_role)):
-            if not self.context.whole:
-                self.end_with_error(SPLICED)
-                return
-            self._begin_again(id_)
-            self._start_message()
+        if (id_ and id_ != self._chunk_id) or self._suspect is not None:
+            role = {"role": "assistant"} if has_role else {}
+            choice = {"index": 0, "delta": {**role, "content": text}}
+            chunk = {"id": id_ or self._chunk_id, "choices": [choice]}
+            if self._begins_again(chunk, choice):
+                if not self.context.whole:
+                    self.end_with_error(SPLICED)
+                    return
+                self._begin_again(chunk)
+                self._start_message()
         self._chunks_with_id += 1
         self._last_was_usage = False
         self._add_text(text)

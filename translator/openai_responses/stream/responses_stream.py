@@ -192,9 +192,9 @@ class ResponsesStream:
             )
 
     def _read_creation(self, event: UpstreamEvent) -> None:
-        """Read ``response.created``; a second one of another response, after content, is no start.
+        """Read the first events of a response; those of another one, after content, are no start.
 
-        Some servers send other ids in later events, so only this event shows a second response.
+        Some servers send other ids in later events, so only these show a second response.
         """
         response = event.get("response")
         id_ = response.get("id") if isinstance(response, dict) else None
@@ -204,7 +204,8 @@ class ResponsesStream:
                 return
             self._begin_again()
         self._created_id = self._created_id or str(id_ or "")
-        self._service_tier = response.get("service_tier") if isinstance(response, dict) else None
+        if isinstance(response, dict):
+            self._service_tier = response.get("service_tier") or self._service_tier
         self._read_response_start(event)
 
     def _read_response_start(self, event: UpstreamEvent) -> None:
@@ -405,7 +406,7 @@ class ResponsesStream:
         "response.done": _read_final_response,  # OpenAI's list does not have this type
         "response.error": _read_failure,  # OpenAI's list does not have this type
         "response.failed": _read_failure,
-        "response.in_progress": _read_response_start,
+        "response.in_progress": _read_creation,
         "response.incomplete": _read_final_response,
         "response.output_item.added": _add_item,
         "response.output_item.done": _finish_item,

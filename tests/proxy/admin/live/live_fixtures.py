@@ -141,7 +141,7 @@ class FakeRunningRequest:
             id=request_id, age_ms=1000.0, team="platform", team_id="", key_id=7, key="ci",
             user="ben", user_id="",
             client="claude-cli", session="s", agent="", model="claude-opus-5-5", upstream="openai",
-            upstream_model="gpt-5.2", stream=True, state="answering", input_tokens=10,
+            upstream_model="gpt-5.2", stream=True, speed="", inference_geo="", state="answering", input_tokens=10,
             output_tokens=5, estimated=True, attempts=1, first_ms=10.0,
         ) | fields  # fmt: skip
         self.stopped_by = ""

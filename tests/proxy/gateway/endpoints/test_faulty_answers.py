@@ -99,21 +99,27 @@ def test_usage_and_input_that_a_server_sends_otherwise_reach_the_client_as_sdks_
     assert {"usage", "content"} <= {note["path"] for note in exchange.notes}
 
 
-# OpenAI's wrapper around calls
+# Several calls in one
 
 LOOK = {"name": "look", "input_schema": {"type": "object", "properties": {"at": {}}}}
 
 
-@for_each("streaming", [True, False])
-def test_the_calls_inside_of_a_wrapper_reach_the_client(
-    gateway: GatewayClient, scripted: ScriptedUpstream, streaming
-):
-    uses = [
+WRAPPED = {
+    "name": "multi_tool_use.parallel",
+    "arguments": json.dumps({"tool_uses": [
         {"recipient_name": "functions.look", "parameters": {"at": place}}
         for place in ("sky", "sea")
-    ]
-    function = {"name": "multi_tool_use.parallel", "arguments": json.dumps({"tool_uses": uses})}
-    model = f"chat-wrapped-{streaming}".lower()
+    ]}),
+}  # fmt: skip
+GLUED = {"name": "look", "arguments": '{"at":"sky"}{"at":"sea"}'}
+
+
+@for_each("streaming", [True, False])
+@for_each("function", [WRAPPED, GLUED])
+def test_the_calls_inside_of_one_reach_the_client(
+    gateway: GatewayClient, scripted: ScriptedUpstream, function, streaming
+):
+    model = f"chat-several-{function['name'][:4]}-{streaming}".lower()
     scripted.on(model, stream(b"".join([
         upstream_scripts.chat_chunk({"tool_calls": [{"index": 0, "id": "c1", "function": function}]}),
         upstream_scripts.chat_chunk(finish="tool_calls"),

@@ -22,6 +22,10 @@ OVERFLOW = (
     "This model's maximum context length is 40960 tokens. However, you requested 146000 tokens"
     " (18000 in the messages, 128000 in the completion)."
 )
+QUOTA = (
+    "Request too large for model `m` on tokens per minute (TPM): Limit 40976, Requested 146000,"
+    " please reduce your message size and try again."
+)
 CLAMPED = {"path": "max_tokens", "fate": "clamped"}
 
 
@@ -73,6 +77,8 @@ def test_a_refusal_is_read_from_plain_text_and_after_a_stream_s_start(
         ("status-400", refusal(OVERFLOW)),
         ("status-500", refusal(OVERFLOW, 500)),
         ("error-event", error_event(OVERFLOW)),
+        ("quota-413", refusal(QUOTA, 413)),
+        ("quota-429", refusal(QUOTA, 429)),
     ],
 )
 def test_output_that_does_not_fit_the_window_is_clamped_and_requested_again(

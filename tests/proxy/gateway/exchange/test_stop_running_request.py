@@ -114,7 +114,8 @@ def test_a_live_row_shows_the_current_state(gateway: GatewayClient, scripted, re
         model, [stream_head(), chunk(b"".join(upstream_scripts.chat_events(words)[:-3])), Stall()]
     )
 
-    with gateway.open(message(model, stream=True), x_claude_code_session_id="s-9") as client:
+    request = message(model, stream=True, speed="fast")
+    with gateway.open(request, x_claude_code_session_id="s-9") as client:
         read_until(client, b'"text":"word "')
         until(lambda: [each["output_tokens"] >= 100 for each in running_rows()] == [True])
         (live,) = running_rows()
@@ -124,6 +125,7 @@ def test_a_live_row_shows_the_current_state(gateway: GatewayClient, scripted, re
     assert live["estimated"]
     assert (live["state"], live["session"], live["stream"]) == ("answering", "s-9", True)
     assert (live["team"], live["key"]) == ("platform", "ada")
+    assert (live["speed"], live["inference_geo"]) == ("fast", "")
     assert (live["upstream"], live["upstream_model"]) == ("chat", model)
     assert not {"secret", "Say hello."} & set(map(str, live.values()))
 

@@ -280,6 +280,26 @@ def test_the_next_target_is_used_when_the_first_fails_early(
     assert [each["status"] for each in stored.attempts] == [503, 200]
 
 
+def test_the_next_target_is_used_for_a_request_beyond_the_quota_of_the_first(
+    gateway: GatewayClient, scripted: ScriptedUpstream, two_targets
+):
+    text = "Request too large for m on tokens per min (TPM): Limit 30, Requested 9000."
+    error = {"message": text, "code": "rate_limit_exceeded"}
+    scripted.choose(
+        lambda request: (
+            json_response({"error": error}, 429) if request.path.startswith("/first") else None
+        )
+    )
+    scripted.on("two-large", upstream_scripts.chat())
+
+    replies = [gateway.post(message("two-large")) for _ in range(4)]
+
+    assert [reply.status for reply in replies] == [200] * 4
+    stored = row(replies[3].id, outcome="completed", upstream="second")
+    # one large request does not let the target cool down for others
+    assert [each["upstream"] for each in stored.attempts] == ["first", "second"]
+
+
 def test_the_next_target_is_not_tried_for_an_invalid_request(
     gateway: GatewayClient, scripted: ScriptedUpstream, two_targets
 ):

@@ -16,6 +16,7 @@ from tests.waiting import until
 
 EXAMPLES = (
     "database/test_partitions.py",
+    "maintenance/archive/test_restoremonth.py::test_rows_and_transcripts_come_back_as_they_were",
     "maintenance/test_purge_jobs.py::test_expired_transcripts_are_those_that_a_purge_deletes",
     "maintenance/test_retention.py::test_each_team_has_its_own_retention",
     "posting/test_ledger_writer.py",
@@ -29,6 +30,9 @@ EXAMPLES = (
 ALL = (
     "database/test_partitions.py",
     "maintenance/archive/test_reports.py",
+    "maintenance/archive/test_restoremonth.py",
+    "maintenance/test_forged_ledger.py",
+    "maintenance/test_forgeries.py",
     "maintenance/test_purge_jobs.py",
     "maintenance/test_purge_schedule.py",
     "maintenance/test_retention.py",
@@ -50,7 +54,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.mark.repeated
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_ledger_tests_pass_on_postgresql(postgres: Postgres) -> None:
     environment = {**os.environ, "DATABASE_URL": postgres.url}
     environment.pop("BRIDGE_DATA_DIR", None)

@@ -22,6 +22,8 @@ def fed(*chunks: dict[str, Any], **context: Any) -> tuple[ChatStream, list[dict[
 
 
 ROLE = {"role": "assistant", "content": ""}
+CALL = {"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "f", "arguments": ""}}]}
+MORE = {"tool_calls": [{"index": 0, "function": {"arguments": '{"at":"sky"}'}}]}
 
 
 @for_each(
@@ -30,6 +32,45 @@ ROLE = {"role": "assistant", "content": ""}
         ([("a", ROLE), ("a", {"content": "x"}), ("b", ROLE), ("b", {"content": "y"})], True),
         ([("a", ROLE), ("a", {"content": "x"}), ("b", ROLE | {"content": "y"})], True),
         ([("a", ROLE), ("a", {"content": "x"}), ("b", {"content": "y"})], False),
+        (
+            [
+                ("a", ROLE),
+                ("a", {"content": "x"}),
+                ("b", {"content": "y"}),
+                ("b", {"content": "z"}),
+            ],
+            True,
+        ),
+        ([("a", ROLE), ("a", {"content": "x"}), ("b", {"content": "y"}), ("b", {})], False),
+        (
+            [
+                ("a", ROLE),
+                ("a", {"content": "x"}),
+                ("b", {"content": "y"}),
+                ("a", {"content": "z"}),
+            ],
+            False,
+        ),
+        (
+            [
+                ("a", ROLE),
+                ("a", {"content": "x"}),
+                ("b", {"content": "y"}),
+                ("c", {"content": "z"}),
+            ],
+            False,
+        ),
+        (
+            [
+                ("a", ROLE),
+                ("a", {"reasoning_content": "x"}),
+                ("b", {"content": "y"}),
+                ("b", {"content": "z"}),
+            ],
+            False,
+        ),
+        ([("a", ROLE), ("a", {"content": "x"}), ("b", CALL), ("b", {"content": "z"})], False),
+        ([("a", CALL), ("a", MORE), ("b", CALL), ("b", MORE)], True),
         ([("a", ROLE), ("b", {"content": "x"}), ("c", {"content": "y"}), ("d", ROLE)], False),
         ([("a", ROLE | {"content": "x"}), ("b", ROLE | {"content": "y"})], False),
         ([("a", ROLE), ("a", {}), ("b", ROLE), ("b", {"content": "y"})], False),
@@ -37,7 +78,7 @@ ROLE = {"role": "assistant", "content": ""}
         ([(None, ROLE), (None, {"content": "x"}), ("", ROLE), (None, {"content": "y"})], False),
     ],
 )
-def test_a_role_with_a_new_id_after_content_is_a_second_generation(chunks, is_spliced):
+def test_a_new_id_after_content_is_a_second_generation(chunks, is_spliced):
     stream, events = fed(*[chunk(id_, **delta) for id_, delta in chunks], chunk("a", "stop"))
 
     assert (stream.error is SPLICED) == is_spliced
@@ -58,6 +99,35 @@ def test_a_whole_answer_is_the_second_generation_alone():
     assert (stream.upstream_id, stream.upstream_model) == ("b", "m2")
     assert FIRST_DROPPED in stream.notes
     assert stream.error is None
+
+
+@for_each("finish_apart", [True, False])
+def test_a_whole_answer_has_all_of_a_second_generation_without_the_role(finish_apart):
+    ends = [chunk("b", "stop")] if finish_apart else [chunk("b", "stop", content=" it is.")]
+    stream, events = fed(
+        chunk("a", **ROLE), chunk("a", content="one"), {**chunk("b", content="two"), "model": "m2"},
+        *ends,
+        whole=True,
+    )  # fmt: skip
+
+    expected = "two" if finish_apart else "two it is."
+    assert [block["text"] for block in fold(events)["content"]] == [expected]
+    assert (stream.upstream_id, stream.upstream_model) == ("b", "m2")
+    assert FIRST_DROPPED in stream.notes
+
+
+@for_each("whole", [True, False])
+def test_a_second_generation_without_the_role_is_found_among_plain_texts(whole):
+    stream = ChatStream(ResponseContext(whole=whole))
+    events = stream.feed(chunk("a", **ROLE))
+
+    for id_, text in [("a", "one"), ("a", " half"), ("b", "two"), ("b", ".")]:
+        events += stream.feed_text((id_, 0, 0), text)
+    events += stream.feed(chunk("b", "stop"))
+
+    assert (stream.error is SPLICED) == (not whole)
+    if whole:
+        assert [block["text"] for block in fold(events + stream.end())["content"]] == ["two."]
 
 
 @for_each(

@@ -31,6 +31,16 @@ SECOND = [
     ("events", "is_spliced"),
     [
         ([*STARTED, *SECOND], True),
+        ([*STARTED, {**SECOND[0], "type": "response.in_progress"}, *SECOND[1:]], True),
+        (
+            [
+                created(id="resp_1"),
+                {**SECOND[0], "type": "response.in_progress"},
+                *STARTED[1:],
+                completed(),
+            ],
+            False,
+        ),
         ([created(id="resp_1"), *SECOND], False),  # nothing came of the first
         ([*STARTED, created(id="resp_1"), text(" two"), completed()], False),
         ([*STARTED, created(), text(" two"), completed()], False),  # without an id

@@ -10,7 +10,6 @@ from proxy.models import Exchange, Transcript
 from tests.proxy.admin import factories
 
 JUNE = datetime(2026, 6, 28, 12, 0, tzinfo=UTC)
-DATABASES = ["default", "archive"]
 
 
 @pytest.fixture

@@ -1,90 +1,61 @@
-"""The admin shows the same requests before and after their month was archived."""
-
-import csv
-import io
-from pathlib import Path
+"""The pages of the admin name the archived months in their time, and the command for them."""
 
 import pytest
+from django.core.management import call_command
 
 from proxy.admin.requests.exchange_admin import ExchangeAdmin
-from proxy.ledger.archive import files
-from proxy.models import ArchivedMonth, Exchange
+from proxy.models import Exchange
 from tests.proxy.admin import factories
 
-from .conftest import DATABASES
-
-pytestmark = pytest.mark.django_db(databases=DATABASES)
+pytestmark = pytest.mark.django_db
 LIST = "/admin/proxy/exchange/"
-FILTERS = (
-    "", "result=failed", "status=5xx", "of_team=research", "holds=retries", "note=dropped",
-    "since=2026-06-29T00:00&until=2026-07-01T00:00", "q=ada", "q=session-1",
-)  # fmt: skip
+HINT = "Requests of 2026-06 are archived; manage.py restoremonth 2026-06 brings them back."
 
 
-def ids_on(page):
-    return [row.pk for row in page.context["cl"].result_list]
-
-
-def pages_of(client):
-    """Return the ids of each page, from the newest to the oldest, and of the last but one again."""
-    page, found = client.get(LIST), []
-    while True:
-        found.append(ids_on(page))
-        if not (older := page.context["cl"].older_url):
-            return [*found, ids_on(client.get(LIST + page.context["cl"].newer_url))]
-        page = client.get(LIST + older)
-
-
-def ids_in_csv(client, query):
-    body = client.get(f"{LIST}export.csv?{query}").getvalue().decode()
-    return [row["id"] for row in csv.DictReader(io.StringIO(body))]
-
-
-def neighbors_of(client, pk):
-    """Return the ids of the requests before and after this one in its session."""
-    page = client.get(f"{LIST}{pk}/change/", {"tab": "record"}).context
-    return page["previous_id"], page["next_id"]
-
-
-def test_lists_exports_and_pages_of_a_request_continue_in_the_archive(
-    client, ledger, archive, monkeypatch
-):
+@pytest.fixture
+def ids(client, ledger, archive):
     client.force_login(factories.superuser())
-    lists = {query: ids_on(client.get(f"{LIST}?{query}")) for query in FILTERS}
-    exported = ids_in_csv(client, "result=failed")
-    # A page of the real length would make this test slow and prove the same.
-    monkeypatch.setattr(ExchangeAdmin, "list_per_page", 4)
-    pages = pages_of(client)
     ids = [row.pk for row in ledger]
-    neighbors = [neighbors_of(client, pk) for pk in ids[4:6]]
-    session = "/admin/sessions/one/?id=session-1"  # with requests on both sides
-    steps = [step.row.pk for step in client.get(session).context["steps"]]
-
     archive("--before", "2026-07", "--remove")
-
-    assert not Exchange.objects.filter(pk=ids[0]).exists()
-    assert pages_of(client) == pages
-    monkeypatch.undo()
-    assert {query: ids_on(client.get(f"{LIST}?{query}")) for query in FILTERS} == lists
-    assert len(lists[""]) == 10
-    assert ids_in_csv(client, "result=failed") == exported
-    assert [neighbors_of(client, pk) for pk in ids[4:6]] == neighbors
-    assert [step.row.pk for step in client.get(session).context["steps"]] == steps
-    notice = client.get("/admin/sessions/?day=2026-06-29").context["archived_url"]
-    assert ids_on(client.get(notice)) == ids[1:3][::-1]
+    assert Exchange.objects.count() == 5
+    return ids
 
 
-def test_a_missing_file_is_reported_and_hides_no_request_of_the_database(client, ledger, archive):
-    client.force_login(factories.superuser())
-    oldest = ledger[0].pk
-    archive("--before", "2026-07", "--remove")
-    month = ArchivedMonth.objects.get()
-    Path(files.address(month.location, month.file)).unlink()
+def has_hint(client, path, status=200):
+    page = client.get(path)
+    assert page.status_code == status
+    return HINT in page.content.decode()
 
-    rows = client.get(LIST)
-    one = client.get(f"{LIST}{oldest}/change/")
 
-    assert len(rows.context["cl"].result_list) == 5
-    assert "Archived months cannot be read now" in rows.content.decode()
-    assert one.status_code == 503
-    assert "archived month" in one.content.decode()
+def test_the_list_of_requests_says_so_where_it_reaches_the_month(client, ids, monkeypatch):
+    assert has_hint(client, LIST)
+    assert has_hint(client, f"{LIST}?until=2026-06-30T00:00")
+    assert has_hint(client, f"{LIST}?q={ids[0]}")
+    assert not has_hint(client, f"{LIST}?q={ids[-1]}")
+    assert not has_hint(client, f"{LIST}?since=2026-07-01T12:00")
+    monkeypatch.setattr(ExchangeAdmin, "list_per_page", 3)
+    assert not has_hint(client, LIST)  # the page ends in July
+    assert has_hint(client, LIST + client.get(LIST).context["cl"].older_url)
+
+
+def test_sessions_say_so(client, ids):
+    assert has_hint(client, "/admin/sessions/?day=2026-06-29")
+    assert not has_hint(client, "/admin/sessions/?day=2026-07-02")
+    assert has_hint(client, "/admin/sessions/one/?id=session-1")  # with requests on both sides
+    assert has_hint(client, "/admin/sessions/one/?id=session-0", 404)
+
+
+def test_the_page_of_an_archived_request_names_the_command(client, ids):
+    assert has_hint(client, f"{LIST}{ids[0]}/change/", 404)
+    assert not has_hint(client, f"{LIST}req_{'0' * 26}/change/", 404)
+    assert client.get(f"{LIST}{ids[-1]}/change/", {"tab": "record"}).status_code == 200
+
+
+def test_a_restored_month_is_shown_as_before(client, ids):
+    call_command("restoremonth", "2026-06", verbosity=0)
+
+    page = client.get(LIST)
+
+    assert [row.pk for row in page.context["cl"].result_list] == ids[::-1]
+    assert not has_hint(client, LIST)
+    assert not has_hint(client, f"{LIST}{ids[0]}/change/")

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
-import duckdb
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import DEFAULT_DB_ALIAS, connection
@@ -24,7 +23,6 @@ from proxy.ledger.maintenance import (
     verifier,
 )
 from proxy.ledger.posting.ledger_writer import write_to_database
-from proxy.ledger.posting.row_digests import LATER_COLUMNS
 from proxy.management.commands import backup
 from proxy.models import (
     ArchivedMonth,
@@ -40,10 +38,11 @@ from tests.for_each import for_each
 from tests.proxy.admin import factories
 from tests.proxy.ledger.amending import set_cost
 from tests.proxy.ledger.maintenance.killing import killed_at
+from tests.waiting import until
 
-from .conftest import DATABASES, JUNE
+from .conftest import JUNE
 
-pytestmark = pytest.mark.django_db(databases=DATABASES)
+pytestmark = pytest.mark.django_db
 BEFORE = ("--before", "2026-07")
 JULY = date(2026, 7, 1)
 KILLS = 20
@@ -54,8 +53,16 @@ def without_progress(_step: str) -> Callable[[int], None]:
 
 
 def all_rows() -> list[str]:
-    sides = reading.read_both(Exchange.objects.order_by("pk"), list, reading.within(None, None))
-    return [row.pk for rows in sides for row in rows]
+    """Return the ids of the rows in the database and in the files, once each."""
+    ids = set(Exchange.objects.values_list("pk", flat=True))
+    for month in ArchivedMonth.objects.filter(state__in=reading.ONLY_ARCHIVED):
+        position = month.removed_to if month.state == "removing" else month.last_id
+        archived = {
+            row.pk for row in parquet.read(reading.rows_path(month), ("id", "<=", position))
+        }
+        assert not ids & archived
+        ids |= archived
+    return sorted(ids)
 
 
 def findings() -> list[str]:
@@ -151,16 +158,19 @@ def test_a_row_that_differs_from_the_chain_is_not_archived(ledger, archive):
     assert Exchange.objects.count() == 10
 
 
-def test_a_month_stays_while_its_transcripts_are_stored(ledger, archive, capsys):
+def test_a_transcript_that_is_not_in_the_file_keeps_the_month(ledger, archive):
     factories.record(at=JUNE)
+    archive(*BEFORE)
+    late = factories.record(at=JUNE + timedelta(hours=1))
+    ArchivedMonth.objects.update(head_sequence=HashChainLink.objects.count())
 
-    archive(*BEFORE, "--remove")
+    with pytest.raises(CommandError, match=f"{late.pk} was changed after it was archived"):
+        archive(*BEFORE, "--remove")
 
-    assert "2026-06 stays in the database: transcripts are stored" in capsys.readouterr().err
-    assert Exchange.objects.count() == 11
-    Transcript.objects.all().delete()
+    assert Exchange.objects.count() == 12
     archive(*BEFORE, "--remove")
     assert Exchange.objects.count() == 5
+    assert not Transcript.objects.exists()
 
 
 def test_the_schedule_archives_and_removes_old_months_once_a_day(
@@ -209,24 +219,7 @@ def test_a_row_that_changed_after_it_was_archived_is_archived_again(ledger, arch
 
 
 def _archived(pk: str) -> list[Exchange]:
-    rows = Exchange.objects.filter(pk=pk)
-    return reading.read_both(rows, list, reading.with_ids([pk]))[1]
-
-
-def test_a_file_of_an_older_version_lacks_later_columns(ledger, archive, tmp_path):
-    archive(*BEFORE, "--remove")
-    path = tmp_path / "archive" / "requests-2026-06.parquet"
-    new = path.with_suffix(".new")
-    with duckdb.connect() as database:
-        columns = ", ".join(LATER_COLUMNS)
-        database.execute(
-            f"COPY (SELECT * EXCLUDE ({columns}) FROM '{path}') TO '{new}' (FORMAT parquet)"  # noqa: S608 - test data
-        )
-    new.replace(path)
-    ArchivedMonth.objects.update(sha256=files.sha256_of(path))
-
-    assert len(all_rows()) == 10
-    assert findings() == []
+    return list(reading.rows_by_id([pk]))
 
 
 def test_wrong_sums_of_a_removed_month_are_found(ledger, archive):
@@ -235,7 +228,7 @@ def test_wrong_sums_of_a_removed_month_are_found(ledger, archive):
     UsageByCallerDay.objects.filter(start__lt="2026-07-01T00:00Z").update(requests=7)
 
     days = ("2026-06-28", "2026-06-29", "2026-06-30")
-    assert [*dict.fromkeys(findings())] == [
+    assert list(dict.fromkeys(findings())) == [
         f"sum: {table} {day}" for day in days for table in ("UsageByCallerDay", "StopReasonDay")
     ]
 
@@ -268,7 +261,7 @@ def test_a_copy_notices_that_rows_were_archived_meanwhile(ledger, archive):
 
 
 @pytest.mark.slow
-@pytest.mark.django_db(databases=DATABASES, transaction=True)
+@pytest.mark.django_db(transaction=True)
 def test_kills_of_the_process_lose_and_double_nothing(tmp_path, settings):
     settings.DATA_DIR = tmp_path  # as in the process
     factories.price()
@@ -301,4 +294,32 @@ def test_kills_of_the_process_lose_and_double_nothing(tmp_path, settings):
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 -- the same
     assert sorted(all_rows()) == ids
     assert not Exchange.objects.exists()
+    assert findings() == []
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_killed_restore_is_continued(tmp_path, settings, archive):
+    settings.DATA_DIR = tmp_path  # as in the process
+    factories.price()
+    times = [JUNE + timedelta(seconds=number) for number in range(1200)]
+    write_to_database([factories.exchange_records(at=at, with_content=False) for at in times])
+    ids = all_rows()
+    archive(*BEFORE, "--remove")
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "bridge_project.settings",
+        "DATABASE_URL": f"sqlite:///{connection.settings_dict['NAME']}",
+        "BRIDGE_DATA_DIR": str(tmp_path),
+    }
+    command = [sys.executable, "manage.py", "restoremonth", "2026-06"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603 -- our own command
+
+    until(Exchange.objects.exists)
+    process.kill()
+    process.wait()
+
+    assert 0 < Exchange.objects.count() < len(ids)
+    assert findings() == []
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 -- the same
+    assert sorted(Exchange.objects.values_list("pk", flat=True)) == ids
     assert findings() == []

@@ -16,13 +16,14 @@ from proxy.conf import conf
 from proxy.erasure import account, archived_months, erase, erased_users, journals, requests
 from proxy.erasure import person as persons
 from proxy.erasure.person import pseudonym_of
-from proxy.ledger.archive import files, reading
+from proxy.ledger.archive import files, outbox, parquet, reading
 from proxy.ledger.journal import locks, records
 from proxy.ledger.journal.journal import Journal
-from proxy.ledger.maintenance import verifier
+from proxy.ledger.maintenance import archive_run, verifier
 from proxy.ledger.posting import audit_links, drift
 from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.ledger_writer import write_to_database
+from proxy.ledger.transcripts import storage
 from proxy.models import (
     ApiKey,
     ArchivedMonth,
@@ -34,13 +35,14 @@ from proxy.models import (
     Part,
     Person,
     SessionOutcomeDay,
+    Team,
     Transcript,
     UsageByCallerDay,
 )
 from tests.proxy.admin import factories
 from tests.proxy.ledger.maintenance.killing import killed_at
 
-pytestmark = pytest.mark.django_db(databases=["default", "archive"])
+pytestmark = pytest.mark.django_db
 OCTOBER = datetime(2026, 10, 30, tzinfo=UTC)
 NAME, MARK = "ada.zyxquokka", "zyxquokka"
 
@@ -106,8 +108,14 @@ def columns_with_the_mark():
             found |= {
                 f"{model.__name__}.{name}" for name, value in row.items() if MARK in str(value)
             }
-    for side in reading.read_both(Exchange.objects.all(), list, reading.within(None, None)):
-        found |= {"archive" for row in side if MARK in repr(vars(row))}
+    for month in archived_months.removed_months():
+        rows = parquet.read(reading.rows_path(month))
+        found |= {"archive" for row in rows if MARK in repr(vars(row))}
+        if month.transcripts_sha256:
+            path = reading.transcripts_path(month)
+            ids = [one.id for one in parquet.list_transcripts(path)]
+            for row, parts in parquet.read_transcripts(path, ids):
+                found |= {"archive" for _ in parts if MARK in repr(storage.load(row, parts))}
     return found
 
 
@@ -128,7 +136,7 @@ STEPS = [
     (requests, "erase_rows"),
     (archived_months, "adopt"),
     (files, "put"),
-    (archived_months, "remove_old_files"),
+    (archive_run, "remove_old_files"),
     (requests, "rename_sums"),
     (requests, "_move_outcomes"),
     (journals, "erase"),
@@ -140,7 +148,7 @@ STEPS = [
 @pytest.mark.parametrize(
     ("owner", "step", "when"),
     [
-        (archived_months, "remove_old_files", "before"),
+        (archive_run, "remove_old_files", "before"),
         *(
             pytest.param(*step, when, marks=pytest.mark.slow)
             for step in STEPS
@@ -395,3 +403,74 @@ def test_an_archived_month_that_is_still_in_the_database_is_written_again(ledger
     table = duckdb.read_parquet(files.address(month.location, month.file)).fetchall()
     assert len(table) == 1
     assert MARK not in repr(table)
+
+
+@pytest.fixture
+def archived_transcripts(ledger):
+    """Transcripts of September in a file: one of Ada and one of Ben, which share a part."""
+    Team.objects.update(retention_days=3000)
+    batch = []
+    for name, mark in ((NAME, MARK), ("ben", "vwnarwhal")):
+        body = factories.request_body(
+            messages=[{"role": "user", "content": f"{mark} asks"}], system="words of September"
+        )
+        key = ApiKey.objects.get(name=f"{mark}-laptop")
+        at = OCTOBER - timedelta(days=40)
+        batch.append(factories.exchange_records(at=at, key=key, body=body, opening={"user": name}))
+    write_to_database(batch)
+    call_command("archivemonths", "--before", "2026-10", "--remove", verbosity=0)
+    month = ArchivedMonth.objects.get(month="2026-09-01")
+    assert (month.state, month.transcripts) == ("removed", 2)
+    assert "archive" in columns_with_the_mark()
+    return month
+
+
+def test_transcripts_in_files_are_erased_and_the_others_stay(
+    archived_transcripts, data_dir, capsys
+):
+    capsys.readouterr()
+    run("--dry-run", "--json")
+    run("--yes", "--json")
+
+    planned, done = map(json.loads, capsys.readouterr().out.splitlines())
+    assert planned["transcripts"] == done["transcripts"] == 3
+    assert planned["archived_requests"] == done["archived_requests"] == 3
+    assert columns_with_the_mark() == set()
+    assert findings() == []
+    assert sorted(path.name for path in (data_dir / "archive").iterdir()) == [
+        "requests-2026-09-v2.parquet",
+        "requests-2026-10-v2.parquet",
+        "transcripts-2026-09-v2.parquet",
+    ]
+    call_command("restoremonth", "2026-09", verbosity=0)
+    assert set(Transcript.objects.values_list("exchange__user", flat=True)) == {"ben"}
+    assert findings() == []
+
+
+def test_a_restored_database_takes_the_newer_file_of_transcripts(archived_transcripts):
+    before = ArchivedMonth.objects.values().get(month="2026-09-01")
+    run("--yes")
+    after = ArchivedMonth.objects.get(month="2026-09-01")
+    ArchivedMonth.objects.filter(pk=after.pk).update(**before)
+
+    cause = Cause(Action.ERASE, "erases a user")
+    for _ in archived_months.adopt_newer_versions({pseudonym_of(NAME)}, cause):
+        pass
+
+    adopted = ArchivedMonth.objects.get(month="2026-09-01")
+    assert adopted.transcripts_sha256 == after.transcripts_sha256
+    assert (adopted.transcripts, adopted.transcripts_version) == (1, 2)
+
+
+def test_a_restore_that_was_interrupted_is_erased_on_both_sides(ledger):
+    with killed_at(outbox, "_restore_batch", 1, "after"):
+        call_command("restoremonth", "2026-10", verbosity=0)
+
+    run("--yes")
+
+    assert columns_with_the_mark() == set()
+    assert findings() == []
+    call_command("restoremonth", "2026-10", verbosity=0)
+    assert ArchivedMonth.objects.get().state == "restored"
+    assert columns_with_the_mark() == set()
+    assert findings() == []

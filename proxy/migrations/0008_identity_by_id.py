@@ -41,7 +41,7 @@ def seal_head(apps: Any, schema_editor: Any) -> None:
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("proxy", "0006_all_teams"),
+        ("proxy", "0007_restored_months"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
