@@ -114,7 +114,7 @@ def valid_query(operation):
     common = {name: value for name, value in COMMON.items() if name in known}
     if operation.path.endswith("/claude_code"):
         common["starting_at"] = st.just("2026-11-20")
-    if operation.path.endswith("/dry-run/"):
+    if operation.path.endswith(("/dry-run/", "/rehearsal/")):
         common["model"] = FILTERS["model"]
     chosen = {name: value for name, value in FILTERS.items() if name in known - set(common)}
     return st.fixed_dictionaries(common, optional=chosen)
