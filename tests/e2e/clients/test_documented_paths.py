@@ -198,7 +198,9 @@ def test_report_paths_work_without_the_last_slash(site, path):
     by = "root" if path.startswith(OWN_KEYS) else "key"
     names = site.names_for("GET", path)
     filled = re.sub(r"\{(\w+)\}", lambda name: str(names[name[1]]), path)
-    needed = {"dry-run": "model", "rehearsal": "model", "search": "q"}.get(path.rstrip("/").rpartition("/")[2])
+    needed = {"dry-run": "model", "rehearsal": "model", "search": "q"}.get(
+        path.rstrip("/").rpartition("/")[2]
+    )
     query = f"?{needed}={QUERIES[needed]}" if needed else ""
 
     answer = site.send(by, "GET", filled.removesuffix("/") + query)
