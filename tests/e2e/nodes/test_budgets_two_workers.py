@@ -107,7 +107,8 @@ def send_concurrently(
 def ledger_cost(gateway: Gateway, *names: str) -> int:
     """Return the cost of teams in the ledger, in nano-dollars."""
     path = gateway.folder / "data" / "ledger.sqlite3"
-    query = "SELECT sum(cost_nanousd) FROM proxy_exchange WHERE team = ?"
+    of_team = "team = (SELECT ledger_id FROM proxy_team WHERE name = ?)"
+    query = f"SELECT sum(cost_nanousd) FROM proxy_exchange WHERE {of_team}"  # noqa: S608 - constants
     with contextlib.closing(sqlite3.connect(path)) as connection:
         costs = [connection.execute(query, (name.lower(),)).fetchone()[0] for name in names]
     return sum(int(cost or 0) for cost in costs)

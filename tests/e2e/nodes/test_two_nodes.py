@@ -304,7 +304,8 @@ def test_killed_node_loses_no_row_and_charges_nothing_twice(
     assert verdict.faults == {}
     assert len(verdict.completed) > STREAMS
     charged = nodes.query_database(
-        "SELECT sum(cost_nanousd) FROM proxy_exchange WHERE team = 'e2e' AND outcome = 'completed'"
+        "SELECT sum(cost_nanousd) FROM proxy_exchange WHERE outcome = 'completed' "
+        "AND team = (SELECT ledger_id FROM proxy_team WHERE name = 'e2e')"
     )[0]
     assert charged == sum(cost_of(number) for number in completed(nodes))
     until(lambda: nodes.redis_counter("e2e") == {"spent": nodes.ledger_cost("e2e")}, 60)

@@ -89,7 +89,8 @@ class Nodes:
 
     def ledger_cost(self, team: str) -> int:
         """Return the cost of a team in the ledger, in nano-dollars."""
-        query = "SELECT coalesce(sum(cost_nanousd), 0) FROM proxy_exchange WHERE team = %s"
+        of_team = "team = (SELECT ledger_id FROM proxy_team WHERE name = %s)"
+        query = f"SELECT coalesce(sum(cost_nanousd), 0) FROM proxy_exchange WHERE {of_team}"  # noqa: S608 - constants
         return int(self.query_database(query, team)[0])
 
     def redis_counter(self, team: str) -> dict[str, int]:

@@ -112,7 +112,7 @@ def test_a_rotated_key_works_with_both_secrets_until_the_old_one_ends(
     replies = [gateway.post(message("chat-taken"), x_api_key=each) for each in (secret, fresh)]
 
     assert [reply.status for reply in replies] == [200, 200]
-    names = [row(reply.id).key_name for reply in replies]
+    names = [row(reply.id).names.key for reply in replies]
     assert names[0].startswith(f"{key.name}-until-")
     assert names[1] == key.name
     retiring = ApiKey.objects.get(name=names[0])

@@ -62,11 +62,14 @@ class Ledger:
     database: LedgerDatabase
 
     def row(self, request_id: str, *, within_s: float = 60) -> Row:
-        """Wait for the closed row of a request and return it."""
+        """Wait for the closed row of a request; return it, with the name of its key."""
         deadline = time.monotonic() + within_s
         while True:
             found = self.database.select(
-                "SELECT * FROM proxy_exchange WHERE id = ? AND state = 'closed'", request_id
+                "SELECT proxy_exchange.*, proxy_apikey.name AS used_key FROM proxy_exchange "
+                "LEFT JOIN proxy_apikey ON proxy_apikey.id = key_id "
+                "WHERE proxy_exchange.id = ? AND state = 'closed'",
+                request_id,
             )
             if found:
                 return found[0]
