@@ -18,6 +18,8 @@ AT: Final = re.compile(r" - at `(?:key in )?\$")
 """The text before the path in msgspec's message. A backtick at the end of the message ends the
 path."""
 
+MAX_WORD: Final = 100
+"""Characters of a word that are compared and shown: difflib needs seconds for a word of 30 MB."""
 MANAGED: Final = "{} is managed by bridge.toml; change it there and run applyconfig"
 """The error if a user changes an object in the admin or by REST that ``bridge.toml`` declares."""
 
@@ -31,7 +33,8 @@ def explain_decode_error(error: str, kind: Any, value: Any) -> str:
     if unknown:
         known = _keys_at(kind, unknown["at"] or "")
         where = _path(unknown["at"])
-        return f"{where}unknown key {unknown['key']!r}{did_you_mean(unknown['key'], known)}"
+        key = unknown["key"][:MAX_WORD]
+        return f"{where}unknown key {key!r}{did_you_mean(key, known)}"
     found = AT.search(error) if error.endswith("`") else None
     what, at = (error[: found.start()], error[found.end() : -1]) if found else (error, "")
     if SECRET.search(at):  # the value may be a secret: do not repeat it
@@ -86,7 +89,7 @@ def _moved(error: str, at: str) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'model'?``, or the list of known words if none is similar."""
     known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.65)
+    near = difflib.get_close_matches(word[:MAX_WORD], known, n=1, cutoff=0.65)
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(known)}" if known else ""

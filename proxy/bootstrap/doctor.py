@@ -18,7 +18,7 @@ from django.db.models import F
 from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
 from proxy.counters.backends import CALLS_FILE, FILE, LIMITS_FILE
-from proxy.counters.shared_file import DAMAGED
+from proxy.counters.shared_file import replaced_files
 from proxy.encryption.bodies import key_ids
 from proxy.ledger.database.schema_check import check_schema
 from proxy.ledger.errors import SchemaMismatch
@@ -103,9 +103,8 @@ def _check_files() -> Iterator[Finding]:
         if fault := _fault_of(path / name):
             hint = "The gateway makes it anew from the ledger when it uses it next."
             yield Finding(f"data {name}", ok=False, text=fault, hint=hint)
-        if (path / f"{name}{DAMAGED}").exists():
-            text = f"a damaged {name} was replaced; {name}{DAMAGED} can be deleted"
-            yield Finding(f"data {name}", ok=None, text=text)
+    for text in replaced_files(path):
+        yield Finding("data files", ok=None, text=text)
     if not has_root():
         hint = "serve creates one, or set BRIDGE_SECRET_KEY."
         yield Finding("secret key", ok=False, text="does not exist yet", hint=hint)

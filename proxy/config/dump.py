@@ -209,7 +209,9 @@ def toml_value(value: Any) -> str:
             return value.isoformat()
         case _:
             text = json.dumps(value, ensure_ascii=False)
-            return INVISIBLE.sub(lambda found: f"\\U{ord(found[0]):08X}", text)
+            return INVISIBLE.sub(
+                lambda found: "".join(f"\\U{ord(char):08X}" for char in found[0]), text
+            )
 
 
 def _name(name: str) -> str:

@@ -22,15 +22,25 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.005
 DAMAGED: Final = ".damaged"
-"""The suffix of the last damaged file, which is kept for an administrator."""
+"""The suffix of the last damaged file, which is kept for an administrator; empty if a file that a
+process used was removed."""
 DAMAGE_CODES: Final = frozenset(
     {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR}
 )
 """Result codes of a file that another one must replace: overwritten, truncated or moved."""
 NO_TABLE: Final = "no such table"
+NO_FILE: Final = (0, 0)
 
 FAULTS: Final[dict[str, str]] = {}
 """For each shared file of this process that cannot be used now: its name and the reason."""
+
+
+def replaced_files(directory: Path) -> list[str]:
+    """Return a text for each shared file that was replaced, until its old one is deleted."""
+    return [
+        f"a damaged or removed {old.stem} was replaced; {old.name} can be deleted"
+        for old in sorted(directory.glob(f"*.sqlite3{DAMAGED}"))
+    ]
 
 
 def open_shared_file(path: Path, schema: str, *, busy_s: float) -> sqlite3.Connection:
@@ -84,7 +94,7 @@ class SharedFile:
         self._schema = schema
         self._busy_s = busy_s
         self._connection: sqlite3.Connection | None = None
-        self._inode = (0, 0)  # device and inode of the open file
+        self._inode = NO_FILE  # device and inode of the open file
 
     @contextlib.contextmanager
     def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
@@ -127,8 +137,11 @@ class SharedFile:
         A connection to a file that was moved never writes, and leaves the new file alone when it
         is closed (``databaseIsUnmoved`` in SQLite's pager.c).
         """
-        if self._connection is not None and _inode_of(self.path) != self._inode:
+        if self._connection is not None and (found := _inode_of(self.path)) != self._inode:
             self.close()
+            if found == NO_FILE:
+                log.error("%s was removed: a new file replaces it", self.path)
+                self.path.with_name(self.path.name + DAMAGED).touch(mode=0o600)
         if self._connection is None:
             self._connection = open_shared_file(self.path, self._schema, busy_s=self._busy_s)
             self._inode = _inode_of(self.path)
@@ -167,9 +180,9 @@ class SharedFile:
 
 
 def _inode_of(path: Path) -> tuple[int, int]:
-    """Return device and inode of a file; (0, 0) if there is none."""
+    """Return device and inode of a file; NO_FILE if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
-        return 0, 0
+        return NO_FILE
     return found.st_dev, found.st_ino

@@ -14,10 +14,11 @@ from typing import Any, Final
 from proxy.ledger.maintenance.replay_comparison import CannotReplay, Comparison, compare
 from proxy.ledger.transcripts.encoding import FailedAttempt
 from proxy.ledger.transcripts.storage import StoredTranscript
+from proxy.limited_work import TooBusy, WorkFailed
 from proxy.models import Exchange
 from translator.stream.sse import format_sse
 
-from .truncation import dump_json, json_prefix, printable
+from .truncation import json_prefix, printable
 from .upstream_request import RebuiltRequest, rebuild_upstream_request
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ SHOWN_CHARS: Final = 128 * 1024
 SIDE_BY_SIDE_CHARS: Final = 24 * 1024  # limit of each of the four panes on the tab "Side by side"
 SHOWN_READS: Final = 400
 CURL_BODY: Final = 16 * 1024  # the curl command reads a longer body from a file
-DIFF_CHARS: Final = 400_000  # a diff of longer texts would take seconds
+DIFF_LINES: Final = 4000
 
 ShownRead = tuple[str, int, str]  # (time or failed attempt, size in bytes, text)
 
@@ -213,17 +214,21 @@ def replay_result(bodies: TranscriptBodies) -> Replay:
     if isinstance(comparison, str):
         return Replay(remark=comparison)
     remark, lines = "", []
-    texts = (dump_json(comparison.stored_answer), dump_json(comparison.replayed.answer))
-    if not comparison.same and sum(map(len, texts)) > DIFF_CHARS:
-        remark = (
-            "The answers differ and are too long for a diff on this page; use manage.py replay."
-        )
-    elif not comparison.same:
-        lines = [(kind, printable(line)) for kind, line in comparison.marked()]
+    if not comparison.same:
+        try:
+            lines = [(kind, printable(line)) for kind, line in comparison.marked()[:DIFF_LINES]]
+        except TooBusy:
+            remark = (
+                "The answers differ; other pages are being made, so reload this one for the diff."
+            )
+        except WorkFailed:
+            remark = (
+                "The answers differ and are too long for a diff on this page; use manage.py replay."
+            )
     return Replay(
         remark=remark,
         same=comparison.same,
-        lines=lines[:4000],
+        lines=lines,
         events=len(comparison.replayed.events),
         same_request="byte for byte" in bodies.upstream_request(with_stream=True).remark,
     )

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.conf import conf
 from proxy.counters.backends import is_redis_unavailable
-from proxy.counters.shared_file import FAULTS
+from proxy.counters.shared_file import FAULTS, replaced_files
 from proxy.gateway.admission.budgets import team_budgets
 from proxy.gateway.exchange import missing_prices
 from proxy.gateway.http.errors import unknown_path
@@ -184,6 +185,7 @@ def _degraded(record: dict[str, Any]) -> list[str]:
     if is_redis_unavailable():
         found.append("Redis is away: this machine counts budgets and limits for itself")
     found += [f"{name} cannot be used: {fault}" for name, fault in [*FAULTS.items()]]
+    found += replaced_files(conf.data_dir)
     if not record["journal"]:
         found.append("the journal cannot be written: no request is accepted")
     return found

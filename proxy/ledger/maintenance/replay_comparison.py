@@ -1,6 +1,5 @@
 """Compare a stored response with the response that the current translator makes of its stream."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,8 +8,12 @@ import msgspec
 
 from proxy.ledger.transcripts.storage import StoredTranscript
 from proxy.ledger.transcripts.stream_replay import Replayed, replay
+from proxy.limited_work import run_limited
 from translator.errors import TranslatorError
 
+from .json_diff import diff_lines
+
+DIFF: Final = "proxy.ledger.maintenance.json_diff:diff_of_pair"
 Line = tuple[str, str]
 KINDS: Final[Mapping[str, str]] = {"+": "add", "-": "del", "@": "hunk"}
 
@@ -32,19 +35,15 @@ class Comparison:
 
     def lines(self) -> Sequence[str]:
         """Return a unified diff from the stored response to the replayed one; empty if equal."""
-        return list(
-            difflib.unified_diff(
-                pretty(self.stored_answer).split("\n"),
-                pretty(self.replayed.answer).split("\n"),
-                "stored",
-                "today",
-                lineterm="",
-            )
-        )
+        return diff_lines(self.stored_answer, self.replayed.answer)
 
     def marked(self) -> Sequence[Line]:
-        """Return the lines of the diff with their kinds: add, del, hunk or same."""
-        lines = self.lines()
+        """Return the lines of the diff with their kinds: add, del, hunk or same.
+
+        They are compared in a child process. Blocks; raises WorkFailed.
+        """
+        pair = msgspec.json.encode((self.stored_answer, self.replayed.answer))
+        lines = msgspec.json.decode(run_limited(DIFF, pair), type=list[str])
         return [("hunk", line) for line in lines[:2]] + [
             (KINDS.get(line[:1], "same"), line) for line in lines[2:]
         ]
@@ -81,8 +80,3 @@ def _unanswered(stored: StoredTranscript) -> str:
     if status == 200:  # an interrupted stream without a later attempt
         return "the upstream never answered"
     return f"the upstream answered with status {status}"
-
-
-def pretty(value: Any) -> str:
-    """Return indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

@@ -16,7 +16,7 @@ NEVER: Final = (
         "what was changed in a request before it ended, or that it was made up before then: "
         "its first link has the row as it was at its end"
     ),
-    "that an entry of the audit log was not made up before its link was written",
+    "that no entry of the audit log was made up, changed or deleted before its link was written",
     (
         "commands and purges that the gateway was made to run: their links name audit entries, "
         "which somebody must read"

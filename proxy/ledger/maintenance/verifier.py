@@ -23,7 +23,7 @@ from proxy.ledger.archive.reading import (
     transcripts_by_id,
 )
 from proxy.ledger.posting import stop_reasons
-from proxy.ledger.posting.audit_links import AUDIT, digest_of_entry, not_linked, subject_of
+from proxy.ledger.posting.audit_links import digest_of_entry, entry_of, not_linked, subject_of
 from proxy.ledger.posting.chain_signatures import is_signed, public_keys
 from proxy.ledger.posting.hash_chain import link_digest, lock_ledger
 from proxy.ledger.posting.rollups import COUNTS, DIMENSIONS, TABLES, WITH_LATENCY, grouped
@@ -325,10 +325,10 @@ class Deletions(NamedTuple):
 def _audit_entries(batch: list[HashChainLink], now: datetime) -> Iterator[Finding]:
     """Compare the entries of the audit log with their newest links. Old entries are deleted."""
     found = links_by_row({link.exchange_id for link in batch if link.kind == LinkKind.AUDIT})
-    entries = AuditEntry.objects.in_bulk([int(name.removeprefix(AUDIT)) for name in found])
+    entries = AuditEntry.objects.in_bulk([entry_of(name) for name in found])
     kept_since = (now - timedelta(days=conf.audit_days)).date()
     for name, links in found.items():
-        entry, newest = entries.get(int(name.removeprefix(AUDIT))), links[-1]
+        entry, newest = entries.get(entry_of(name)), links[-1]
         if entry is None and newest.day > kept_since:
             yield Finding("audit", name, "the entry of the audit log is missing")
         elif entry is not None and digest_of_entry(entry) != bytes(newest.row_digest):

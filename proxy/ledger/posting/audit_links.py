@@ -95,8 +95,15 @@ def last_linked() -> int:
     """Return the id of the newest audit entry with a link; 0: there is none."""
     ends = (f"{AUDIT}{0:020}", f"{AUDIT}{'9' * 20}")
     links = HashChainLink.objects.filter(exchange_id__range=ends).order_by("-exchange_id")
-    newest = links.values_list("exchange_id", flat=True).first()
-    return int(newest.removeprefix(AUDIT)) if newest else 0
+    subjects = links.values_list("exchange_id", flat=True).iterator()
+    return next(filter(None, map(entry_of, subjects)), 0)
+
+
+def entry_of(subject: str) -> int:
+    """Return the id of the entry of a link; 0 if the gateway did not write such a subject."""
+    digits = subject.removeprefix(AUDIT)
+    is_id = len(digits) == 20 and digits.isascii() and digits.isdigit()
+    return int(digits) if is_id and subject.startswith(AUDIT) and int(digits) < 2**63 else 0
 
 
 def subject_of(entry: AuditEntry) -> str:

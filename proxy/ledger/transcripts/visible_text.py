@@ -6,6 +6,7 @@ width characters or Unicode tags is read by a model but not by a person (Unicode
 
 import json
 import re
+from functools import cache
 from typing import Final
 
 EMOJI: Final = "\u2190-\u2bff\U0001f000-\U0001faff"
@@ -17,12 +18,15 @@ INVISIBLE: Final = re.compile(
     "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"  # zero width, directions, invisible operators
     "\u3164\ufeff\uffa0\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # music, tags, variation selectors
-    "]"
+    "]+"
     # A joiner is right inside an emoji, and between letters of scripts that need it.
     f"|\u200d(?!(?<=[{EMOJI}\ufe0f]\u200d)[{EMOJI}])(?!(?<=[{JOINED_LETTERS}]\u200d)[{JOINED_LETTERS}])"
     f"|\u200c(?!(?<=[{JOINED_LETTERS}]\u200c)[{JOINED_LETTERS}])"
 )
-"""The characters that no font shows, or that change the order of the characters around them."""
+"""One or more characters that no font shows, or that change the order of those around them."""
+
+SLICE_CHARS: Final = 2**16
+"""Characters searched at once: a search holds the interpreter, for a second in a text of 30 MB."""
 
 
 def show_invisible(text: str) -> str:
@@ -30,7 +34,22 @@ def show_invisible(text: str) -> str:
 
     Tabs and line ends remain, and so do joiners inside emoji and between letters that need them.
     """
-    return INVISIBLE.sub(lambda found: f"[U+{ord(found[0]):04X}]", text) if text else text
+    pieces: list[str] = []
+    done = 0
+    for start in range(0, len(text), SLICE_CHARS):
+        end = start + SLICE_CHARS
+        # One character more, because a joiner depends on the next character.
+        for found in INVISIBLE.finditer(text, max(start, done), end + 1):
+            if found.start() >= end:
+                break
+            pieces += text[done : found.start()], *map(_code_point, found[0])
+            done = found.end()
+    return "".join([*pieces, text[done:]]) if pieces else text
+
+
+@cache
+def _code_point(character: str) -> str:
+    return f"[U+{ord(character):04X}]"
 
 
 def escape_invisible_json(text: str) -> str:

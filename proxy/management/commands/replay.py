@@ -6,7 +6,8 @@ import msgspec
 from django.core.management.base import CommandError, CommandParser
 
 from proxy.audit_log import Action
-from proxy.ledger.maintenance.replay_comparison import CannotReplay, Comparison, compare, pretty
+from proxy.ledger.maintenance.json_diff import pretty
+from proxy.ledger.maintenance.replay_comparison import CannotReplay, Comparison, compare
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import StoredTranscript
 from proxy.management.base import FINDING, MISUSE, BridgeCommand

@@ -1,6 +1,7 @@
 """Shared files of counters that are damaged or removed while a gateway of two processes serves."""
 
 import contextlib
+import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,12 +11,13 @@ import pytest
 
 from proxy.counters.shared_file import DAMAGED
 from tests.fakes.load.kill_process import wait_until_drained
-from tests.fakes.servers.gateway import Gateway
+from tests.fakes.servers.gateway import KEY, Gateway
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.waiting import until
 
+from .late_signatures import assert_signature_returns
 from .test_budgets_two_workers import (
     SECRETS,
     config_for,
@@ -101,7 +103,57 @@ def test_a_budget_and_a_limit_survive_the_loss_of_their_file(
     assert all(is_sound(data / name) for name in ("counters.sqlite3", "limits.sqlite3"))
     assert b"sqlite3 cannot be used" not in gateway.request("GET", "/readyz").body
     if (data / f"counters.sqlite3{DAMAGED}").exists():
-        assert "a damaged counters.sqlite3 was replaced" in gateway.run_command("doctor").stdout
+        assert_replacement_is_reported(gateway, "counters.sqlite3")
+
+
+def assert_replacement_is_reported(gateway: Gateway, name: str) -> None:
+    """Check that each process reports it, until an administrator has deleted the old file."""
+    text = f"a damaged or removed {name} was replaced"
+    assert text in gateway.request("GET", "/readyz").body.decode()
+    assert text in gateway.run_command("doctor").stdout
+    (gateway.folder / "data" / f"{name}{DAMAGED}").unlink()
+    assert text not in gateway.request("GET", "/readyz").body.decode()
+
+
+SESSION = {"x-api-key": KEY, "x-claude-code-session-id": "one"}
+"""Headers of a session whose calls are recorded in calls.sqlite3."""
+
+
+def overwrite_with_random_bytes(path: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        file.write_bytes(random.Random(39).randbytes(max(8_192, file.stat().st_size)))  # noqa: S311
+
+
+@pytest.mark.parametrize("damage", [overwrite_with_random_bytes, Path.unlink])
+def test_one_process_makes_each_of_its_files_anew(
+    upstream: ScriptedUpstream, tmp_path: Path, damage: Callable[[Path], None]
+):
+    config = config_for(upstream).replace(
+        'model = "m"',
+        'model = "late"\ntargets = [{ upstream = "chat" }]\n\n[[routes]]\nmodel = "m"',
+        1,
+    )
+    upstream.on("m", json_response(upstream_scripts.COMPLETION))
+    upstream.on("late", upstream_scripts.late_signature())
+    with Gateway(tmp_path / "gateway", config, SECRETS) as gateway:
+        data = gateway.folder / "data"
+        assert Counter(send_request(gateway, "POOR") for _ in range(SPENT)) == {200: SPENT}
+        assert_signature_returns(upstream, [gateway] * 2, SESSION)
+        wait_until_drained(gateway)
+        until(lambda: ledger_cost(gateway, "POOR") == SPENT * 50_000)
+        files = {path.name for path in data.glob("*.sqlite3")} - {"ledger.sqlite3"}
+        assert files == {"counters.sqlite3", "calls.sqlite3"}
+
+        for name in files:
+            damage(data / name)
+
+        assert send_concurrently(gateway, upstream, "POOR", 10)[0] == {200: 3, 402: 7}
+        assert_signature_returns(upstream, [gateway] * 2, SESSION)
+        assert all(is_sound(data / name) for name in files)
+        assert b"sqlite3 cannot be used" not in gateway.request("GET", "/readyz").body
+        assert_replacement_is_reported(gateway, "counters.sqlite3")
+        if damage is not Path.unlink:  # without a file, it is like one without a first entry
+            assert_replacement_is_reported(gateway, "calls.sqlite3")
 
 
 def test_readiness_and_doctor_name_a_file_that_cannot_be_used(gateway: Gateway, upstream):

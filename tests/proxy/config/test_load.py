@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from proxy.config.apply import apply
 from proxy.config.load import MAX_BYTES, read, read_file
-from proxy.decode_errors import did_you_mean
+from proxy.config.schema import BridgeFile
+from proxy.decode_errors import did_you_mean, explain_decode_error
 from proxy.models import Team
 from proxy.secrets import ConfigError
 from tests.for_each import for_each
@@ -161,6 +162,15 @@ def test_a_missing_file_is_a_config_error(tmp_path):
 def test_a_word_without_a_similar_one_gets_the_list():
     assert did_you_mean("zzz", ["rpm", "tpm"]) == "; known: rpm, tpm"
     assert did_you_mean("nope", ["openai"]) == "; known: openai"
+
+
+def test_of_a_very_long_word_the_beginning_is_compared_and_shown():
+    """Comparing all of it takes the time of its length with each known word."""
+    word = "upstream_" * 400_000
+    error = f"Object contains unknown field `{word}`"
+
+    assert did_you_mean(word, ["upstream_" * 11]) == f"; did you mean {'upstream_' * 11!r}?"
+    assert len(explain_decode_error(error, BridgeFile, {})) < 1_000
 
 
 LINES = BRIDGE_TOML.splitlines()

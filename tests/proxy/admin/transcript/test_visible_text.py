@@ -9,6 +9,7 @@ import tomllib
 import pytest
 from django.core.management import call_command
 
+from proxy.ledger.transcripts.visible_text import INVISIBLE, SLICE_CHARS, show_invisible
 from tests.proxy.admin import factories
 from tests.proxy.admin.test_hostile import pages_of, running_beside
 
@@ -29,6 +30,21 @@ def exchange():
         opening=dict.fromkeys(names, NAME),
         closing={"model_upstream": NAME, "error_message": NAME},
     )
+
+
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+
+
+@pytest.mark.parametrize("text", ["\u202e\u200b", FAMILY, "a\u200d", "\u200d\u200c", "\n\t x"])
+def test_a_long_text_is_shown_as_its_parts_are(text):
+    count = 2 * SLICE_CHARS // len(text) + 1
+    expected = show_invisible(text) * count
+    assert show_invisible(text) == INVISIBLE.sub(
+        lambda found: "".join(f"[U+{ord(char):04X}]" for char in found[0]), text
+    )
+
+    for before in range(len(text)):  # so that each character is the last one of a slice
+        assert show_invisible("-" * before + text * count) == "-" * before + expected
 
 
 def test_each_page_shows_invisible_characters(root, exchange):

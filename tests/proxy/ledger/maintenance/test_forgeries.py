@@ -4,13 +4,13 @@ Each is a finding of ``verifyledger``, or is among what it prints as not proven.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, transaction
 
 from proxy.audit_log.record import record
 from proxy.ledger.maintenance import amendment_proofs, published_heads, retention, verifier
@@ -208,6 +208,17 @@ FINDINGS: list[tuple[Callable[[], object], str]] = [
     (lambda: AuditEntry.objects.filter(action=Action.RUN).delete(), "audit"),
     (lambda: AuditEntry.objects.filter(action=Action.RUN).update(action=Action.READ), "cause"),
     (change_audit_entry_with_a_link, "signature"),
+    (lambda: forge_link(ROW, bytes(32), "audit"), "audit"),
+    (lambda: forge_link("audit_one", bytes(32), "audit"), "audit"),
+    (lambda: forge_link("audit_" + "9" * 20, bytes(32), "audit"), "audit"),
+    (lambda: forge_link("audit_" + "1" * 19 + "x", bytes(32), "audit"), "audit"),
+    (lambda: forge_link(ROW, b"", "made up"), "signature"),
+    (lambda: forge_link(ROW, bytes(32), "repriced", "no note"), "signature"),
+    (lambda: forge_link(ROW, bytes(32), "repriced", '{"audit": "x", "before": 1}'), "signature"),
+    (lambda: forge_link("purge_1", bytes(32), "purged", "no note"), "signature"),
+    (lambda: forge_link("purge_1", bytes(32), "purged", '{"before": "never"}'), "signature"),
+    (lambda: HashChainLink.objects.update(note="[" * 2_000), "chain"),
+    (lambda: HashChainLink.objects.update(signature=b"short"), "signature"),
     (cut_published_links_and_go_on, "head"),
     (lambda: HashChainLink.objects.update(signature=None), "signature"),
 ]
@@ -235,6 +246,40 @@ def test_a_forgery_is_found(heads: Path, forge: Callable[[], object], what: str)
     forge()
 
     assert what in verified(heads)[0]
+    record(Action.READ, detail="later")
+    assert published_heads.publish(heads) is not None  # the gateway goes on
+
+
+def other_value(value: Any) -> Any:
+    """Return another value of the same type."""
+    match value:
+        case dict():
+            return {"made_up": {"1": 10}}
+        case date():
+            return value + timedelta(days=1)
+        case str():
+            return f"{value}x"
+        case bool():
+            return not value
+        case _:
+            return (value or 0) + 1
+
+
+@pytest.mark.parametrize("table", [UsageDay, UsageByCallerDay, StopReasonDay])
+def test_a_change_of_any_column_of_the_sums_is_found(heads: Path, table: Any) -> None:
+    columns = [one for one in table._meta.fields if not one.primary_key]
+    missed = []
+    for column in columns:
+        with transaction.atomic():
+            changed = table.objects.first()
+            value = other_value(getattr(changed, column.attname))
+            table.objects.filter(pk=changed.pk).update(**{column.attname: value})
+            if "sum" not in verified(heads)[0]:
+                missed.append(column.name)
+            transaction.set_rollback(True)
+
+    assert missed == []
+    assert verified(heads)[0] == set()
 
 
 @pytest.mark.parametrize(("forge", "sentence"), NOT_PROVEN, ids=_names(NOT_PROVEN))
