@@ -103,8 +103,9 @@ class ExchangeAdmin(ReadOnlyAdmin):
         return RequestChangeList
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        # "team" is the name of ``of_team`` in links of earlier versions
-        return lookup == "team" or any(f.parameter_name == lookup for f in FILTERS)
+        if lookup == "team":  # the name of ``of_team`` in links of earlier versions
+            return "\x00" not in value
+        return any(f.parameter_name == lookup for f in FILTERS)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -159,8 +159,14 @@ class ResponseDecoder:
         translated = self._stream.feed_text(location, text)
         if len(pieces) > 1 and translated:
             last = translated[-1]
+            sent = last["delta"].get("text", "") if last["type"] == "content_block_delta" else ""
+            # White space waits for the first visible text of its block, and is sent with it.
+            waited = sent.removesuffix(text)
+            if len(translated) > 1 and translated[-2]["type"] == "content_block_start":
+                end = next((n for n, piece in enumerate(pieces, 1) if piece.strip()), 1)
+                pieces = [waited + "".join(pieces[:end]), *pieces[end:]]
             # a stop sequence or a tag may have changed the text
-            if last["type"] == "content_block_delta" and last["delta"].get("text") == text:
+            if sent == "".join(pieces):
                 translated[-1] = BatchedTextDelta(last, pieces)
         self.events += translated
 
