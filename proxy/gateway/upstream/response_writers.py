@@ -138,6 +138,19 @@ class StreamingResponseWriter:
             self._ping_task = None
 
 
+def _with_citations(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the message with an empty list for each ``citations`` that is null.
+
+    The types of Anthropic's SDKs demand the field; the schema of Vercel's AI SDK for messages (not
+    for streams) refuses null: @ai-sdk/anthropic 3.0.
+    """
+    content = [
+        {**block, "citations": []} if block.get("citations", ()) is None else block
+        for block in message.get("content", ())
+    ]
+    return {**message, "content": content}
+
+
 class JsonResponseWriter:
     """Writes one JSON message at the end of the response.
 
@@ -159,7 +172,8 @@ class JsonResponseWriter:
             entry.first_content_sent()
             self.committed = True
             entry.attempts.message = entry.attempts.fold.message
-            await entry.response.send_response(200, raw or _encode(entry.attempts.message))
+            sent = raw or _encode(_with_citations(entry.attempts.message))
+            await entry.response.send_response(200, sent)
 
     def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
         """Return no bytes: a JSON message has no metadata events."""

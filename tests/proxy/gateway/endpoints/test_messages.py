@@ -62,7 +62,7 @@ def test_a_client_without_streaming_receives_the_whole_message(
     reply = gateway.post(message(model))
 
     assert reply.status == 200
-    assert reply.json["content"] == [{"type": "text", "text": "Hello there.", "citations": None}]
+    assert reply.json["content"] == [{"type": "text", "text": "Hello there.", "citations": []}]
     assert reply.json["stop_reason"] == "end_turn"
     assert reply.json["usage"]["output_tokens"] == 5
     assert scripted.requests_for(model)[-1].json["stream"] is True

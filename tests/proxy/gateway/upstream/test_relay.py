@@ -71,7 +71,7 @@ def test_a_json_message_is_collected_from_single_deltas(
 
     reply = gateway.post(message("chat-gathered"))
 
-    assert reply.json["content"] == [{"type": "text", "text": "".join(WORDS), "citations": None}]
+    assert reply.json["content"] == [{"type": "text", "text": "".join(WORDS), "citations": []}]
     row(reply.id, outcome="completed", output_tokens=5)
 
 
