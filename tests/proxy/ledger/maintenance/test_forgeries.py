@@ -217,7 +217,7 @@ FINDINGS: list[tuple[Callable[[], object], str]] = [
     (lambda: forge_link(ROW, bytes(32), "repriced", '{"audit": "x", "before": 1}'), "signature"),
     (lambda: forge_link("purge_1", bytes(32), "purged", "no note"), "signature"),
     (lambda: forge_link("purge_1", bytes(32), "purged", '{"before": "never"}'), "signature"),
-    (lambda: HashChainLink.objects.update(note="[" * 2_000), "chain"),
+    (lambda: HashChainLink.objects.update(note="[" * 200), "chain"),
     (lambda: HashChainLink.objects.update(signature=b"short"), "signature"),
     (cut_published_links_and_go_on, "head"),
     (lambda: HashChainLink.objects.update(signature=None), "signature"),
