@@ -27,6 +27,9 @@ def check_early(environ: Mapping[str, str], file: BridgeFile | None) -> None:
     or its schema is older), this check passes, and ``check_environment`` runs again later in the
     start, when the database is ready.
     """
+    for name, former in settings.BRIDGE_FORMER_NAMES.items():
+        if {former, f"{former}_FILE"} & environ.keys():
+            log.warning("%s is deprecated; set %s instead", former, name)
     with contextlib.suppress(DatabaseError):
         check_environment(environ, file)
 
@@ -38,10 +41,7 @@ def check_environment(environ: Mapping[str, str], file: BridgeFile | None) -> No
     which may name further variables.
     """
     known = {variable.name for variable in settings.BRIDGE_VARIABLES}
-    for name, former in settings.BRIDGE_FORMER_NAMES.items():
-        known.add(former)
-        if {former, f"{former}_FILE"} & environ.keys():
-            log.warning("%s is deprecated; set %s instead", former, name)
+    known |= {*settings.BRIDGE_FORMER_NAMES.values()}
     known |= {f"{name}_FILE" for name in known}
     known |= {*_names_in_file(file)}
     unknown = {

@@ -1,7 +1,7 @@
 """The registry of the requests that run in this process: one dict entry for each request."""
 
 import time
-from typing import Any, Final, NamedTuple, NotRequired, Protocol, TypedDict
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 
 class LiveRow(TypedDict):
@@ -22,8 +22,8 @@ class LiveRow(TypedDict):
     upstream: str
     upstream_model: str
     stream: bool
-    speed: NotRequired[str]  # as reported, else as asked for; a process of 1.1 has none
-    inference_geo: NotRequired[str]
+    speed: str  # as reported, else as asked for
+    inference_geo: str
     state: str  # a key of ``STATES``
     input_tokens: int | None
     output_tokens: int

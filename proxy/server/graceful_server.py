@@ -15,7 +15,6 @@ from uvicorn.supervisors.multiprocess import Process
 SETUP_ITERATIONS: Final = 3
 """Event loop iterations until an accepted connection is served: accept, set up, read."""
 
-
 BACKLOG: Final = 2048
 """Maximum of connections in the accept queue of a listener."""
 

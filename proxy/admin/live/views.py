@@ -80,6 +80,7 @@ def load_live_view(user: Any, reader: Reader) -> LiveViewData:
 def live_cells(row: LiveRow, user: Any) -> Cells:
     """Return the table cells of one running request; the page's script advances ``age_ms``."""
     upstream = " · ".join(filter(None, (row["upstream"], row["upstream_model"])))
+    kind = "stream" if row["stream"] else "not streamed"
     session = row["session"]
     cells = {
         "id": row["id"],
@@ -95,16 +96,7 @@ def live_cells(row: LiveRow, user: Any) -> Cells:
         "model": row["model"] or "—",
         "upstream": upstream or "…",
         "attempts": row["attempts"] if row["attempts"] > 1 else 0,
-        "kind": " · ".join(
-            filter(
-                None,
-                (
-                    "stream" if row["stream"] else "not streamed",
-                    row.get("speed"),
-                    row.get("inference_geo"),
-                ),
-            )
-        ),
+        "kind": " · ".join(filter(None, (kind, row["speed"], row["inference_geo"]))),
         "session": session if len(session) <= 9 else f"{session[:8]}…",
         "session_url": session_url(session) if session else "",
         "input": _token_text(row["input_tokens"], row["estimated"]),

@@ -19,6 +19,7 @@ from typing import Final
 
 from django.db import transaction
 
+from proxy.audit_log.record import team_of
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import StoreUnavailable
@@ -176,7 +177,7 @@ def _record_event(notice: BudgetNotice) -> None:
     is_exhausted = notice.threshold >= EXHAUSTED_PERCENT
     record_event(
         EventType.BUDGET_EXHAUSTED if is_exhausted else EventType.BUDGET_THRESHOLD,
-        team=team.ledger_id if (team := budget.team or (budget.key and budget.key.team)) else "",
+        team=team_of(budget),
         data={
             "budget_id": f"budget_{budget.pk}",
             "owner": budget.owner,

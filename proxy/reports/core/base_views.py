@@ -3,7 +3,6 @@
 import hashlib
 import threading
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -82,8 +81,8 @@ class ReportView(APIView):
     parameters: ClassVar[type[Serializer[Any]]] = ReportParameters
     reads_requests: ClassVar[bool] = True
     """Whether the report is about requests, which may be archived."""
-    edges: Sequence[datetime] = ()
-    """The time range of the request with its buckets, which ``validated_query`` sets."""
+    archived: Sequence[str] = ()
+    """The archived months of the request's time range, which ``validated_query`` sets."""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         with _slots:  # this may block: each request runs in its own thread
@@ -102,8 +101,8 @@ class ReportView(APIView):
         self, request: Request, response: Any, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
         final = super().finalize_response(request, response, *args, **kwargs)
-        if final.status_code == 200 and self.edges and self.reads_requests:
-            name_archived(final, archived_months(self.edges[0], self.edges[-1]))
+        if final.status_code == 200:
+            name_archived(final, self.archived)
         final["request-id"] = self.request_id
         final["X-Content-Type-Options"] = "nosniff"
         final["Cache-Control"] = "private, no-cache"
@@ -123,7 +122,9 @@ class ReportView(APIView):
         parameters = read(data=normalize_query(self.request.query_params))
         parameters.is_valid(raise_exception=True)
         query = dict(parameters.validated_data)
-        self.edges = getattr(query.get("time_range") or query.get("window"), "edges", ())
+        edges = getattr(query.get("time_range") or query.get("window"), "edges", ())
+        if edges and self.reads_requests:
+            self.archived = archived_months(edges[0], edges[-1])
         return query
 
     def rows_response(

@@ -64,6 +64,9 @@ class ShownName(str):
     def __eq__(self, other: object) -> bool:
         return self.id == other.id if isinstance(other, ShownName) else str(self) == other
 
+    def __ne__(self, other: object) -> bool:  # ``str`` has its own
+        return not self == other
+
     __hash__ = str.__hash__
 
 
