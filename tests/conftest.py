@@ -14,6 +14,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from hypothesis import is_hypothesis_test
 
+from proxy.counters.shared_file import FAULTS
 from tests import lanes
 from tests.fakes.servers import prepared
 from tests.fakes.servers.redis_server import redis_server, running_redis
@@ -149,6 +150,13 @@ def no_gateway_thread_is_left() -> Iterator[None]:
         if thread.name in GATEWAY_THREADS:
             thread.join(60)
             assert not thread.is_alive(), f"the thread {thread.name} of a gateway was left"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_fault_is_left() -> Iterator[None]:
+    """Forget which shared files the test file made unusable: /readyz of the next one names them."""
+    yield
+    FAULTS.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

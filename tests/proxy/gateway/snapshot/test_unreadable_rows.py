@@ -69,12 +69,6 @@ def rows(
     reload()
 
 
-def unreadable_on_readyz(gateway: GatewayClient) -> list[str]:
-    """Return what /readyz says about rows; other tests of the process may have damaged files."""
-    degraded = gateway.request("GET", "/readyz").json["degraded"]
-    return [each for each in degraded if "cannot be read" in each]
-
-
 # table, column, value; reported kind and field; the status of a request with the team's key
 DAMAGE = {
     "limits of another kind": ("apikey", "limits", "[60]", "key", "limits", 401),
@@ -143,7 +137,7 @@ def test_an_unreadable_row_is_left_out_and_reported_and_revocations_still_apply(
     assert gateway.post(message("chat-unreadable"), x_api_key=secret).status == 401
     assert gateway.post(message("unreadable-m"), x_api_key=rows.secret).status == status
     reported = f"{kind} {number}: {field} cannot be read"
-    assert unreadable_on_readyz(gateway) == [reported]
+    assert gateway.request("GET", "/readyz").json["degraded"] == [reported]
     lines = [line for line in caplog.messages if "cannot be read" in line]
     assert lines == [f"{reported}: it is left out, and whatever depends on it"]
     assert SECRET not in caplog.text
@@ -253,7 +247,7 @@ def test_readyz_summarizes_many_unreadable_rows(gateway: GatewayClient, rows: Co
     sql("UPDATE proxy_apikey SET options = '1' WHERE name LIKE 'many-%%'")
     reload()
 
-    degraded = unreadable_on_readyz(gateway)
+    degraded = gateway.request("GET", "/readyz").json["degraded"]
 
     assert len(degraded) == 21
     assert degraded[-1] == "rows that cannot be read: 21"
