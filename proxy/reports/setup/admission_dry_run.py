@@ -174,7 +174,7 @@ class FormerPath(ReportView):
         self, request: Request, response: Any, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
         response["Deprecation"] = f"@{DEPRECATED_SINCE}"
-        new_path = request.path.replace("/rehearsal", "/dry-run")
+        new_path = request.get_full_path().replace("/rehearsal", "/dry-run", 1)  # encoded
         response["Link"] = f'<{new_path}>; rel="successor-version"'
         return super().finalize_response(request, response, *args, **kwargs)
 

@@ -1,10 +1,11 @@
-"""No parameter of a report, list or page, and no body of a write, makes the server fail (5xx).
+"""No part of a path, parameter of a report or page, or body of a write makes the server fail (5xx).
 
 The parameters are those of the OpenAPI document for the API, and those that the pages of the admin
 read, each with values that parsers and databases reject.
 """
 
 import json
+import re
 
 import pytest
 from django.contrib.admin import site
@@ -34,6 +35,7 @@ VALUES = {
     "list": "1,%00,%ff",
     "year 9999": "9999-12-31T23:59:59-14:00",
 }
+PATH_VALUES = {**VALUES, "line feed": "1%0A", "CR LF": "a%0D%0Ab%3A c", "dots": "%2E%2E%2F1"}
 NESTED = "[" * 100_000
 BODIES = {
     "nested lists": NESTED.encode(),
@@ -102,6 +104,17 @@ def test_no_value_of_a_parameter_makes_the_server_fail(send, url):
     found = {
         kind: send("root", "GET", url, f"?{query}").status_code for kind, query in queries.items()
     }
+
+    assert {kind: status for kind, status in found.items() if status >= 500} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", [url for url in READS if "<" in url])
+def test_no_part_of_a_path_makes_the_server_fail(send, url):
+    found = {}
+    for kind, value in PATH_VALUES.items():
+        hostile = re.sub("<(str|path|slug):[^>]+>", value, url)
+        found[kind] = send("root", "GET", hostile).status_code
 
     assert {kind: status for kind, status in found.items() if status >= 500} == {}
 

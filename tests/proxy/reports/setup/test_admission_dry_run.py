@@ -95,7 +95,15 @@ def test_the_former_path_answers_and_names_its_successor(client, ci):
 
     assert answer.json()["targets"] == dry_run(client, ci).json()["targets"]
     assert answer.headers["Deprecation"].startswith("@")
-    assert answer.headers["Link"] == '</api/v1/me/dry-run/>; rel="successor-version"'
+    assert answer.headers["Link"] == '</api/v1/me/dry-run/?model=claude-x>; rel="successor-version"'
+
+
+def test_the_link_to_the_successor_is_encoded(client, ci):
+    """Schemathesis sent a line feed in the id; Django refuses one in a header."""
+    answer = dry_run(client, ci, "/api/v1/keys/1%0A/rehearsal/")
+
+    assert answer.status_code == 403
+    assert answer.headers["Link"].startswith("</api/v1/keys/1%0A/dry-run/?")
 
 
 def test_the_leader_of_a_team_gets_no_figures_of_a_members_budget(client, ci):
