@@ -1,49 +1,27 @@
 """Sessions: link the requests of one conversation, and find the messages that each one adds."""
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
-
-import msgspec
 
 from proxy.encryption.bodies import known_digests
 from proxy.ledger.database.bulk_sql import MAX_KEYS, padded_keys
 from proxy.ledger.transcripts.encoding import Conversation
 from proxy.models import Transcript
+from translator.request.session_id import session_id_in
 
 from .exchange_columns import AnyRow
 
-# The user_id of Claude Code before it sent JSON: user_<hash>_account_<uuid>_session_<uuid>
-OLD_USER_ID: Final = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 LOOK_BACK: Final = 64  # message prefixes to look up; with more new messages, no link is found
-# Characters; a longer id is ignored, because a truncated id could be ambiguous.
-MAX_SESSION_ID: Final = 200
 IMAGE: Final = b'"type":"image"'  # this text occurs in the JSON of a message with an image
-
-
-def session_id_of(user_id: object) -> str:
-    """Return the session id in ``metadata.user_id``, which is JSON or older text; "" if none."""
-    if not isinstance(user_id, str):
-        return ""
-    if user_id.startswith("{"):
-        try:
-            session = msgspec.json.decode(user_id).get("session_id")
-        except (msgspec.MsgspecError, AttributeError):
-            return ""
-        return session if isinstance(session, str) and len(session) <= MAX_SESSION_ID else ""
-    match = OLD_USER_ID.search(user_id)
-    return match[1] if match else ""
 
 
 def request_columns(one: Conversation, row: AnyRow) -> dict[str, Any]:
     """Return the columns of a ledger row that come from the request body."""
     if one.request is None:
         return {}
-    metadata = one.request.values.get("metadata")
-    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
     return {
         "message_count": len(one.messages),
-        "session_id": row.session_id or session_id_of(user_id),
+        "session_id": row.session_id or session_id_in(one.request.values.get("metadata")),
         "has_images": row.has_images or any(IMAGE in piece.text for piece in one.messages),
         "preview": one.request.summary.preview,
         "prompt": one.request.summary.prompt,

@@ -99,7 +99,7 @@ MORE_STEPS = [
         (files, "put", 1),
         (files, "stored_sha256", 2),
         (outbox, "_begin_removal", 1),
-        *((outbox, "_remove_batch", call) for call in (1, 2, 3, 4)),
+        *((outbox, "_remove_batch", call) for call in (1, 2, 3)),
     )
     for when in ("before", "after")
 ]
