@@ -4,28 +4,34 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.slow.faults.catalogue import SECTIONS, catalogue
+from tests.slow.faults.catalogue import SECTIONS, Fault, catalogue
 
 THREATS = Path(__file__).parents[2] / "tests/slow/faults/tables/threats.toml"
 
 
 def faults() -> str:
-    """Return one table for each section of the catalog; an executed fault names no test."""
+    """Return one table for each section of the catalog: the faults, by their result."""
     parts = []
     for section, title in SECTIONS.items():
-        parts += [
-            f"\n### {title}\n",
-            "| # | fault | the client receives | the row; release or recovery; test |",
-            "|---|---|---|---|",
-        ]
+        groups: dict[tuple[str, str], list[str]] = {}
         for number, fault in sorted(catalogue().items()):
             if fault.section == section:
-                test = "" if fault.variants else _tests(fault.proof)
-                instead = f" ({fault.instead})" if fault.instead else ""
-                release = "" if fault.release in PROMPT else fault.release
-                row = "; ".join(filter(None, (fault.row, release, test)))
-                parts.append(_row((number, fault.title, _short(fault.client) + instead, row)))
+                groups.setdefault(_result(fault), []).append(f"**{number}** {fault.title}")
+        parts += [
+            f"\n### {title}\n",
+            "| faults | the client receives | the row; release or recovery; test |",
+            "|---|---|---|",
+            *(_row(("; ".join(found), *result)) for result, found in groups.items()),
+        ]
     return "\n".join(parts)
+
+
+def _result(fault: Fault) -> tuple[str, str]:
+    """Return what the client receives, and the rest; an executed fault names no test."""
+    test = "" if fault.variants else _tests(fault.proof)
+    instead = f" ({fault.instead})" if fault.instead else ""
+    release = "" if fault.release in PROMPT else fault.release
+    return _short(fault.client) + instead, "; ".join(filter(None, (fault.row, release, test)))
 
 
 PROMPT = ("", "—", "1 s")
