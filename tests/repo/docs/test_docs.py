@@ -89,6 +89,20 @@ def test_links_between_the_pages_have_a_target(repository):
     assert broken == []
 
 
+def test_files_that_pages_name_exist(repository):
+    """Pages name files from the root; tables of tests name them below ``tests``."""
+    pages = [*repository.glob("*.md"), *(repository / "docs").rglob("*.md")]
+    named = {
+        path
+        for page in pages
+        for path in re.findall(r"`((?:\w+/)+[\w.]+\.py)`", page.read_text(encoding="utf-8"))
+    }
+    roots = (repository, repository / "tests")
+
+    assert len(named) > 100
+    assert {path for path in named if not any((root / path).is_file() for root in roots)} == set()
+
+
 def test_counts_of_the_readme_are_reached(repository):
     page = (repository / "README.md").read_text(encoding="utf-8")
     claimed = {what: int(count) for count, what in re.findall(r"more than (\d+) (\w+)", page)}
