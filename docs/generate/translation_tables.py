@@ -222,13 +222,16 @@ def repairs() -> str:
         "Anthropic": ANTHROPIC_RULES,
         "Anthropic, other servers": CLIENT_FIELD_RULES,
     }
-    groups: dict[tuple[str, str], list[str]] = {}
+    usual = OPENAI_RULES[0].statuses
+    rows = []
     for name, table_ in rules.items():
+        titles = []
         for rule in table_:
-            statuses = ", ".join(map(str, sorted(rule.statuses)))
-            groups.setdefault((name, statuses), []).append(rule.title)
-    rows = [[*key, "; ".join(titles)] for key, titles in groups.items()]
-    return table(["API", "statuses", "what is refused"], rows)
+            more = ", ".join(map(str, sorted(rule.statuses - usual)))
+            titles.append(f"{rule.title} (also {more})" if more else rule.title)
+        rows.append([name, "; ".join(titles)])
+    statuses = ", ".join(map(str, sorted(usual)))
+    return table(["API", f"what is refused, with status {statuses}"], rows)
 
 
 def optional_fields() -> str:
