@@ -4,19 +4,36 @@ A dialect turns one Anthropic request into an upstream body (``build_request``) 
 response back into Anthropic events (``Stream``). A ``ResponseContext`` carries the request data
 that the translation of the response needs; a ``TranslationTarget`` names the upstream and its
 model.
+
+Count upstream events of unknown types.
+
+An upstream could send a different type with each event, of any length, so the number of types and
+their length are limited.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from translator.anthropic import Event, MessagesRequest
+from translator.anthropic.usage import Usage
+from translator.capabilities import Profile
+from translator.notes import Note
 from translator.stream.reasoning_signature import SigningKeys
-from translator.stream.unknown_events import UnknownEvents
 
-from .anthropic.types import Event, MessagesRequest
-from .anthropic.usage import Usage
-from .capabilities import Profile
-from .notes import Note
+MAX_KINDS: Final = 50
+MAX_KIND_CHARACTERS: Final = 100
+OTHERS: Final = "(others)"
+
+
+class UnknownEvents(dict[str, int]):
+    """Number of events by unknown type, for one stream; change it only with ``add``."""
+
+    def add(self, kind: str) -> None:
+        kind = kind[:MAX_KIND_CHARACTERS]
+        if kind not in self and len(self) >= MAX_KINDS:
+            kind = OTHERS
+        self[kind] = self.get(kind, 0) + 1
 
 
 class UpstreamCall(NamedTuple):

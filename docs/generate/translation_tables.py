@@ -8,20 +8,19 @@ from translator.anthropic import content_blocks as anthropic_content_blocks
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS
 from translator.capabilities import PROFILES, Profile
 from translator.notes import LOSSY
-from translator.openai_chat.reasoning_details import REASONING_FIELDS
-from translator.openai_chat.request import assistant_messages as chat_assistant
-from translator.openai_chat.request import content_parts as chat_parts
-from translator.openai_chat.request import request_body as chat_request
-from translator.openai_chat.stream import chat_stream, finish_reason
-from translator.openai_responses.request import assistant_items as responses_assistant
-from translator.openai_responses.request import content_parts as responses_parts
-from translator.openai_responses.request import request_body as responses_request
-from translator.openai_responses.request import tools as responses_tools
-from translator.openai_responses.stream import event_table, hosted_tools
-from translator.openai_responses.stream.responses_stream import ResponsesStream
+from translator.openai_chat import chat_stream, finish_reason
+from translator.openai_chat import messages as chat_assistant
+from translator.openai_chat import messages as chat_parts
+from translator.openai_chat import request_body as chat_request
+from translator.openai_chat.reasoning import REASONING_FIELDS
+from translator.openai_responses import event_table, hosted_tools
+from translator.openai_responses import input_items as responses_assistant
+from translator.openai_responses import input_items as responses_parts
+from translator.openai_responses import request_body as responses_request
+from translator.openai_responses import tools as responses_tools
+from translator.openai_responses.responses_stream import ResponsesStream
 from translator.request.body_edits import FIELDS
-from translator.request.client_fields import CLIENT_FIELD_RULES
-from translator.request.retry_repairs import ANTHROPIC_RULES, OPENAI_RULES
+from translator.request.retry_repairs import ANTHROPIC_RULES, CLIENT_FIELD_RULES, OPENAI_RULES
 from translator.request.tool_support import CLIENT_TOOLS, REQUIRED_CAPABILITY, SERVER_TOOLS
 from translator.request.unsent_fields import DROPPED, HARMLESS
 from translator.upstream_errors import mapping

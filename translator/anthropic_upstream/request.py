@@ -8,15 +8,14 @@ and prompt caches depend on identical bytes. Source: docs/mapping.md.
 
 from typing import Any, Final
 
+from translator.anthropic import MessagesRequest
 from translator.anthropic.request_validation import SAMPLING
-from translator.anthropic.types import MessagesRequest
 from translator.anthropic.validators import UNSET
 from translator.capabilities import Profile
 from translator.dialect import ResponseContext, TranslationTarget, UpstreamRequest
 from translator.errors import BadRequest
 from translator.notes import Note
-from translator.request.builder import UNSET_PARAMETER
-from translator.request.call_arguments import REPAIRED, object_arguments
+from translator.request.builder import REPAIRED, UNSET_PARAMETER, object_arguments
 from translator.request.text_fallbacks import tool_error_text
 from translator.request.tool_support import find_server_tool
 from translator.stream.reasoning_signature import is_own_signature

@@ -9,13 +9,18 @@ block need not wait; a late piece of it gets a block of its own.
 
 from typing import Any, Final
 
-from translator.anthropic.types import Event
+from translator.anthropic import Event
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
+from translator.message_stream.stream_grammar import (
+    BEFORE,
+    EVENT_TYPES,
+    INSIDE,
+    StreamValidator,
+    check_delta_type,
+)
 from translator.notes import Note
 from translator.stream.text_buffer import TextBuffer
-
-from .stream_validator import BEFORE, EVENT_TYPES, INSIDE, StreamValidator, check_delta_type
 
 Delta = dict[str, Any]
 

@@ -7,7 +7,7 @@ stream with a message.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from translator.anthropic.types import Event, Message
+from translator.anthropic import Event, Message
 from translator.stream.text_buffer import MAX_CHARACTERS, TextBuffer
 from translator.stream.tool_arguments import parse_arguments
 

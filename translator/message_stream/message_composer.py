@@ -4,26 +4,111 @@ Upstreams interleave: they send two tool calls side by side, or text between the
 call. Anthropic's content blocks never overlap. So each piece names its block by a key from the
 upstream's ids. One block is active, and its deltas are sent at once; the other blocks wait in a
 queue until the active block closes.
+
+Bring the answer to a changed output schema back into the form of the client's own schema.
+
+Read the calls inside a call of OpenAI's own wrapper for parallel calls.
+
+OpenAI's models were trained with a tool ``multi_tool_use.parallel`` and sometimes call it although
+no such tool is declared (vercel/ai#19067). No client has it, so its calls would be lost.
 """
 
+import hashlib
+import re
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from translator.anthropic.content_blocks import DIRECT
 from translator.anthropic.stop_reason import TRUNCATED
 from translator.anthropic.usage import NO_USAGE, Usage
-from translator.dialect import ResponseContext, UpstreamCall
+from translator.dialect import AnswerForm, ResponseContext, UpstreamCall
 from translator.errors import BadUpstream
 from translator.notes import Note
 from translator.stream.stop_scanner import StopScanner
+from translator.stream.surrogates import replace_surrogates
 from translator.stream.text_buffer import TextBuffer
-from translator.stream.tool_arguments import compact_json, starts_as_object, without_nulls
+from translator.stream.tool_arguments import (
+    compact_json,
+    parse_arguments,
+    starts_as_object,
+    without_nulls,
+)
 
-from .open_block import Block, Delta, Key, merge_deltas
+from .open_block import BROKEN_ARGUMENTS, Block, Delta, Key, finish_input, merge_deltas
 from .stream_grammar import MessageWriter
-from .structured_answer import restored_answer
-from .tool_input import BROKEN_ARGUMENTS, finish_input
-from .wrapped_calls import UNWRAPPED, calls_inside, inner_id, is_wrapper
+
+WRAPPER: Final = "value"
+"""The one property of the object around an answer that is no object."""
+_WRAPPER_START: Final = re.compile(rf'\s{{0,99}}\{{\s{{0,99}}"{WRAPPER}"\s{{0,99}}:\s{{0,99}}')
+
+
+def restored_answer(text: str, form: AnswerForm) -> str:
+    """Return the answer without its wrapper and without the nulls of absent properties.
+
+    An answer in another form, such as a refusal in words, stays as it is; a truncated one loses
+    only the start of the wrapper.
+    """
+    value, _ = parse_arguments(text) if text and not text.isspace() else (text, False)
+    if not isinstance(value, dict):
+        start = _WRAPPER_START.match(text) if form.wrapped else None
+        return text[start.end() :] if start is not None else text
+    if "\\u" in text:
+        value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
+    restored = without_nulls(value, form.optional)
+    if form.wrapped:
+        return compact_json(restored[WRAPPER]) if restored.keys() == {WRAPPER} else text
+    return text if restored == value else compact_json(restored)
+
+
+WRAPPERS: Final = frozenset({"parallel", "multi_tool_use.parallel", "multi_tool_use_parallel"})
+PREFIX: Final = "functions."
+"""The namespace of the client's tools in OpenAI's prompts."""
+UNWRAPPED: Final = Note(
+    "content", "repaired", "a call of the model's own wrapper is given as the calls inside"
+)
+
+MAX_INNER: Final = 64
+"""Maximum calls inside; a model sends far fewer."""
+
+InnerCall = tuple[str, dict[str, Any]]
+"""The client's name of the tool, and the input."""
+
+
+def is_wrapper(name: str) -> bool:
+    """Return whether the name of a call is that of the wrapper."""
+    return name.removeprefix(PREFIX) in WRAPPERS
+
+
+def calls_inside(arguments: str, name_of: Callable[[str], str | None]) -> list[InnerCall] | None:
+    """Return the calls inside a wrapper; None if one of them is none of a declared tool.
+
+    ``name_of`` returns the client's name of the upstream's tool; None if no such tool is declared.
+    """
+    value, _ = parse_arguments(arguments)
+    uses = value.get("tool_uses") if isinstance(value, dict) else None
+    if not uses or not isinstance(uses, list) or len(uses) > MAX_INNER:
+        return None
+    calls: list[InnerCall] = []
+    for use in uses:
+        recipient = use.get("recipient_name") if isinstance(use, dict) else None
+        inner = use.get("parameters", {}) if isinstance(use, dict) else None
+        if isinstance(inner, str):
+            inner, _ = parse_arguments(inner)
+        name = name_of(recipient.removeprefix(PREFIX)) if isinstance(recipient, str) else None
+        if name is None or not isinstance(inner, dict):
+            return None
+        calls.append((name, inner))
+    return calls
+
+
+def inner_id(wrapper_id: str, number: int) -> str:
+    """Return the id of a call inside; the first one has the wrapper's, which may have a record."""
+    if not number:
+        return wrapper_id
+    digest = hashlib.sha256(f"{wrapper_id}/{number}".encode(errors="surrogatepass"))
+    return f"toolu_{digest.hexdigest()[:24]}"
+
 
 __all__ = ["Block", "Key", "MessageComposer"]
 

@@ -3,10 +3,10 @@
 from typing import Final
 
 from translator.dialect import Dialect
-from translator.openai_chat.request.request_body import build_request
-from translator.openai_chat.stream.chat_stream import ChatStream
-from translator.openai_chat.stream.error_body import map_error
 from translator.request.retry_repairs import OPENAI_RULES, repair_by
+
+from .chat_stream import ChatStream, map_error
+from .request_body import build_request
 
 DIALECT: Final = Dialect(
     name="chat",

@@ -1,10 +1,10 @@
 """OpenAI's Responses API as an upstream API."""
 
 from translator.dialect import Dialect
-from translator.openai_responses.request.request_body import build_request
-from translator.openai_responses.stream.error_body import map_error
-from translator.openai_responses.stream.responses_stream import ResponsesStream
 from translator.request.retry_repairs import OPENAI_RULES, repair_by
+
+from .request_body import build_request
+from .responses_stream import ResponsesStream, map_error
 
 DIALECT = Dialect(
     name="responses",

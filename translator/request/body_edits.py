@@ -17,7 +17,6 @@ from translator.notes import Fate, Note
 from translator.stream.tool_arguments import compact_json
 from translator.upstream_errors.paths import moved_origins
 
-from . import item_shapes
 from .history_shapes import (
     FILE_PARTS,
     IMAGE_PARTS,
@@ -25,11 +24,16 @@ from .history_shapes import (
     NO_IMAGE,
     OLD_IMAGE,
     count_parts,
+    hoist_system_items,
     hoist_system_text,
+    merge_items,
     merge_turns,
+    move_system_items,
     move_system_text,
+    split_call_items,
     split_calls,
     without_parts,
+    write_call_items_as_text,
     write_calls_as_text,
 )
 
@@ -582,27 +586,27 @@ EDITS: Final[Mapping[str, Edit]] = {
         "json_schema",
     ),
     "no_system_role": Edit(
-        _system_shape(move_system_text, item_shapes.move_system_items),
+        _system_shape(move_system_text, move_system_items),
         Note(*_TEMPLATE, "the chat template has no system role: sent as user text"),
         "system_role",
     ),
     "system_first": Edit(
-        _system_shape(hoist_system_text, item_shapes.hoist_system_items),
+        _system_shape(hoist_system_text, hoist_system_items),
         Note(*_TEMPLATE, "the chat template takes system text only at the start: moved there"),
         "system_in_place",
     ),
     "single_calls": Edit(
-        _shape(split_calls, item_shapes.split_call_items),
+        _shape(split_calls, split_call_items),
         Note(*_TEMPLATE, "the chat template takes one call in a message: sent one after the other"),
         "single_calls",
     ),
     "merge_turns": Edit(
-        _shape(merge_turns, item_shapes.merge_items),
+        _shape(merge_turns, merge_items),
         Note(*_TEMPLATE, "the chat template requires alternating roles: messages were merged"),
         "merge_users",
     ),
     "calls_as_text": Edit(
-        _shape(write_calls_as_text, item_shapes.write_call_items_as_text),
+        _shape(write_calls_as_text, write_call_items_as_text),
         Note(*_TEMPLATE, "the chat template has no tool messages: calls and results as text"),
         "tool_messages",
     ),

@@ -8,11 +8,18 @@ null instead; ``ResponseContext.answer`` tells how the answer gets its own form 
 from typing import Any, Final, NamedTuple
 
 from translator.dialect import AnswerForm
-from translator.message_stream.structured_answer import WRAPPER
+from translator.message_stream.message_composer import WRAPPER
 
 from .builder import RequestBuilder
-from .json_schema import COMBINERS, normalize, resolve_root_reference, to_strict
-from .schema_repair import DEFINITIONS, MAX_DEPTH, Schema
+from .json_schema import (
+    COMBINERS,
+    DEFINITIONS,
+    MAX_DEPTH,
+    Schema,
+    normalize,
+    resolve_root_reference,
+    to_strict,
+)
 
 PATH: Final = "output_config.format"
 NOT_AN_OBJECT: Final = frozenset({"anyOf", "oneOf", "enum", "const", "not"})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from translator.anthropic.types import MessagesRequest
+from translator.anthropic import MessagesRequest
 from translator.capabilities import EFFORTS, Effort, Profile
 from translator.notes import Note
 

@@ -8,20 +8,20 @@ blocks have rising indices over all responses, a call of the search function is 
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from translator.anthropic import Event
 from translator.anthropic.content_blocks import DIRECT
 from translator.anthropic.token_estimate import tokens_of_characters
-from translator.anthropic.types import Event
 from translator.anthropic.usage import Usage, add_usage
 from translator.dialect import (
     ResponseContext,
     TextLocation,
     TextStream,
+    UnknownEvents,
     UpstreamCall,
     UpstreamError,
 )
 from translator.notes import Note
 from translator.stream.tool_arguments import parse_arguments
-from translator.stream.unknown_events import UnknownEvents
 
 from .results import SERVER_ID, Block
 

@@ -2,11 +2,7 @@
 
 from tests.for_each import for_each
 from translator.anthropic.usage import Usage
-from translator.openai_chat.stream.usage import (
-    estimated_usage,
-    find_counts,
-    read_usage,
-)
+from translator.openai_chat.usage import estimated_usage, find_counts, read_usage
 
 
 @for_each(

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from translator.errors import BadRequest
 from translator.request.builder import RequestBuilder
+from translator.request.effective_tools import effective_tools
 from translator.request.id_mapping import upstream_name
 from translator.request.json_schema import to_strict
-from translator.request.midstream_tools import effective_tools
 from translator.request.tool_support import (
     SPECIAL_FIELDS,
     FunctionTool,

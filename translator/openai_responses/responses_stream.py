@@ -4,18 +4,23 @@
 message composer writes Anthropic events in a valid order. The final ``response.output`` adds
 content that was never streamed; for a non-streamed response, it is the only source. Source:
 docs/mapping.md.
+
+Failures of a Responses API upstream: in an HTTP error, an event or a response.
+
+Find out whether a final response is complete, whatever its status is.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
+from translator.anthropic import Event
 from translator.anthropic.stop_reason import (
     INCOMPLETE_REASONS,
     LIMIT_REACHED,
     choose_stop_reason,
+    is_at_limit,
     is_window_full,
 )
-from translator.anthropic.types import Event
 from translator.anthropic.usage import (
     DOUBTFUL_COUNTS,
     NO_USAGE,
@@ -23,22 +28,106 @@ from translator.anthropic.usage import (
     has_doubtful_counts,
     without_doubtful_counts,
 )
-from translator.dialect import ResponseContext, TextLocation, UpstreamCall, UpstreamError
+from translator.dialect import (
+    ResponseContext,
+    TextLocation,
+    UnknownEvents,
+    UpstreamCall,
+    UpstreamError,
+)
 from translator.errors import BadUpstream
-from translator.message_stream.malformed_events import end_on_malformed_data
 from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
+from translator.message_stream.response_stream import FIRST_DROPPED, SPLICED, end_on_malformed_data
 from translator.notes import EMPTY_OUTPUT, Note
-from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.request.id_mapping import message_id
-from translator.stream.unknown_events import UnknownEvents
+from translator.stream.tool_arguments import is_unclosed
+from translator.upstream_errors import map_error, read_error, status_of_error
 
-from .error_body import error_in_body, error_in_event, error_in_response, has_reason
 from .event_table import EVENT_MAPPINGS, IGNORED, PART_ADDED, PINGS
 from .output_blocks import OutputBlocks
 from .output_items import OutputItems, output_of
-from .response_end import find_incomplete_reason, is_cut
+from .types import OutputItem, UpstreamEvent
 from .usage import ESTIMATED_USAGE, estimated_usage, read_usage
+
+__all__ = ["error_in_body", "error_in_event", "error_in_response", "has_reason", "map_error"]
+
+MESSAGE_FIELDS: Final = ("detail", "error", "errors", "message")
+"""Fields with an error in a body that is neither an event nor a response."""
+
+
+def error_in_body(body: dict[str, Any]) -> UpstreamError | None:
+    """Return the error in a body that has the format of HTTP errors; None if there is none."""
+    return _failure(body) if any(body.get(name) for name in MESSAGE_FIELDS) else None
+
+
+def error_in_event(event: UpstreamEvent) -> UpstreamError:
+    """Return the error of an ``error`` or ``response.failed`` event.
+
+    The fields of ``error`` may be nested, as in the body of an HTTP error.
+    """
+    response = event.get("response")
+    holder = response if isinstance(response, dict) else event
+    error = holder.get("error")
+    if not isinstance(error, dict | str) or not error:
+        error = {name: holder.get(name) for name in ("code", "message", "param")}
+        error["message"] = error["message"] or f"upstream response {holder.get('status', 'failed')}"
+    return _failure({"error": error})
+
+
+def has_reason(event: UpstreamEvent) -> bool:
+    """Return whether a ``response.failed`` event contains the reason of the failure."""
+    response = event.get("response")
+    error = response.get("error") if isinstance(response, dict) else event.get("error")
+    fields = read_error({"error": error})
+    return bool(fields.message or fields.code not in ("", "server_error"))
+
+
+def error_in_response(body: dict[str, Any]) -> UpstreamError | None:
+    """Return the error that a response with HTTP status 200 contains; None if it has none."""
+    if body.get("error") or body.get("status") in ("failed", "cancelled"):
+        return error_in_event({"response": body})
+    return None
+
+
+def _failure(body: dict[str, Any]) -> UpstreamError:
+    return map_error(status_of_error(read_error(body)), body)
+
+
+NO_INCOMPLETE_REASON: Final = Note(
+    "stop_reason", "emulated", "the response is incomplete without a reason"
+)
+"""The stop reason is then ``max_tokens``: a truncated response, above all a truncated tool call,
+must not pass as complete."""
+
+
+def find_incomplete_reason(response: Mapping[str, Any], notes: list[Note]) -> str:
+    """Return why a response is incomplete; "" if it is reported as complete."""
+    details = response.get("incomplete_details")
+    if isinstance(details, dict) and details.get("reason"):
+        return str(details["reason"])
+    if response.get("status") != "incomplete":
+        return ""
+    notes.append(NO_INCOMPLETE_REASON)
+    return "max_output_tokens"
+
+
+def is_cut(
+    response: Mapping[str, Any], usage: Usage, arguments: str | None, context: ResponseContext
+) -> bool:
+    """Return whether the output limit ended a response that is reported as complete.
+
+    ``arguments``: those of the last call; None without calls. A complete call is not cut, even at
+    the limit. A cut call whose tokens were not counted is recognized by arguments that end too
+    early.
+    """
+    limit = response.get("max_output_tokens")
+    if type(limit) is not int:
+        limit = context.max_tokens or 0
+        limit = max(limit, context.target.profile.min_output_tokens) if limit else 0
+    if arguments is None:
+        return is_at_limit(usage, limit)
+    return (usage.output is None or is_at_limit(usage, limit)) and is_unclosed(arguments)
+
 
 PING: Final[Event] = {"type": "ping"}
 FINAL_STATUSES: Final = ("completed", "incomplete")

@@ -12,8 +12,9 @@ from typing import Any, Final, Literal
 
 from translator.errors import BadUpstream
 from translator.message_stream.message_composer import Block
-from translator.openai_responses.types import OutputItem, UpstreamEvent
 from translator.stream.text_buffer import TextBuffer
+
+from .types import OutputItem, UpstreamEvent
 
 Channel = Literal["", "summary", "content"]
 

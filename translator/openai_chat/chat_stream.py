@@ -4,13 +4,17 @@ The parts of a chunk are handled in a fixed order: error, usage, reasoning, text
 annotations, tool calls, finish reason. Choices after the first one are ignored, unless they are
 part of the same response. ``TextBlocks`` and ``ToolCalls`` set block boundaries, which Chat
 Completions does not have. Source: docs/mapping.md.
+
+Find errors in Chat Completions responses with status 200 (others: ``map_error``).
+
+Merge a response that is sent as several choices, and detect content that is sent twice.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from translator.anthropic import Event
 from translator.anthropic.stop_reason import LIMIT_REACHED, choose_stop_reason, is_window_full
-from translator.anthropic.types import Event
 from translator.anthropic.usage import (
     DOUBTFUL_COUNTS,
     NO_USAGE,
@@ -18,23 +22,26 @@ from translator.anthropic.usage import (
     merge_usage,
     without_doubtful_counts,
 )
-from translator.dialect import ResponseContext, TextLocation, UpstreamCall, UpstreamError
-from translator.errors import BadUpstream
-from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
-from translator.message_stream.malformed_events import end_on_malformed_data
-from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
-from translator.notes import EMPTY_OUTPUT, Note
-from translator.openai_chat.reasoning_details import (
-    OPAQUE,
-    REASONING_FIELDS,
-    read_details,
-    reasoning_text,
+from translator.dialect import (
+    ResponseContext,
+    TextLocation,
+    UnknownEvents,
+    UpstreamCall,
+    UpstreamError,
 )
+from translator.errors import BadUpstream
+from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.response_stream import (
+    FIRST_DROPPED,
+    IMAGE,
+    REPLACED_IMAGE,
+    SPLICED,
+    end_on_malformed_data,
+)
+from translator.notes import EMPTY_OUTPUT, Note
 from translator.request.id_mapping import message_id
-from translator.stream.unknown_events import UnknownEvents
+from translator.upstream_errors import map_error, read_error, status_of_error, vendor_error
 
-from .error_body import find_error
 from .finish_reason import (
     COMPLETE,
     FAILURES,
@@ -43,10 +50,166 @@ from .finish_reason import (
     normalize_finish_reason,
     stop_string_in,
 )
-from .merged_choices import FIRST_INDEXES, is_cumulative, merge_choices, message_of, new_part_of
-from .text_blocks import DROPPED_CITATION, TextBlocks
+from .reasoning import OPAQUE, REASONING_FIELDS, read_details, reasoning_text
+from .text_blocks import DROPPED_CITATION, Kind, TextBlocks
 from .tool_calls import ToolCalls
 from .usage import estimated_usage, find_counts, read_usage
+
+__all__ = ["find_error", "map_error"]
+
+MESSAGE_FIELDS: Final = ("detail", "error_msg", "errors", "message", "msg")
+"""Fields with the message of an error without choices; Cloudflare sends a list of messages in one
+of them."""
+
+ERROR_FIELDS: Final = frozenset({"base_resp", "error", "type", "x_groq", *MESSAGE_FIELDS})
+"""Fields that may report an error; few normal chunks contain one of these fields."""
+
+
+def find_error(chunk: Any) -> UpstreamError | None:
+    """Return the error that ``chunk`` contains instead of content; None if there is no error.
+
+    Servers send an error object, a ``message`` or ``detail`` without choices, a list (Gemini), or a
+    choice with an error (OpenRouter).
+    """
+    body: Any = None
+    is_error_object = type(chunk) is list or ("object" in chunk and chunk["object"] == "error")
+    if is_error_object or (not ERROR_FIELDS.isdisjoint(chunk) and _is_error(chunk)):
+        body = chunk
+    elif "choices" in chunk:
+        choices = chunk["choices"]
+        first = choices[0] if choices and type(choices) is list else None
+        if type(first) is dict and "error" in first and first["error"]:
+            body = {"error": first["error"]}
+    return None if body is None else map_error(status_of_error(read_error(body)), body)
+
+
+def _is_error(chunk: dict[str, Any]) -> bool:
+    if "choices" not in chunk and any(chunk.get(name) for name in MESSAGE_FIELDS):
+        return True
+    if chunk.get("error") or chunk.get("type") == "error":
+        return True
+    return bool(vendor_error(chunk))
+
+
+Choice = dict[str, Any]
+
+FIRST_INDEXES: Final = (None, 0, "0")
+"""Values of ``index`` for the first choice, the only one requested."""
+
+
+def merge_choices(first: Choice, choices: Sequence[Any]) -> Choice:
+    """Merge the choices that form one response: Copilot sends text and tool calls separately.
+
+    A choice without an index is always merged. A choice with an index is merged if the finish
+    reason of the first choice announces tool calls that the first choice does not contain. Any
+    other choice was not requested and is ignored. Source:
+    https://github.com/ericc-ch/copilot-api/pull/81, https://github.com/HKUDS/nanobot/pull/1555
+    """
+    continuations = [
+        c for c in choices if isinstance(c, dict) and c is not first and _continues(c, first)
+    ]
+    if not continuations:
+        return first
+    key = "delta" if isinstance(first.get("delta"), dict) else "message"
+    merged: dict[str, Any] = {}
+    for choice in (first, *continuations):
+        part = choice.get(key)
+        for name, value in part.items() if isinstance(part, dict) else ():
+            merged[name] = _join_values(merged.get(name), value)
+    reasons = (choice.get("finish_reason") for choice in (first, *continuations))
+    return first | {key: merged, "finish_reason": next(filter(None, reasons), None)}
+
+
+def _continues(choice: Choice, first: Choice) -> bool:
+    if not choice.get("index"):
+        return True
+    message = first.get("message")
+    return (
+        isinstance(message, dict)
+        and not message.get("tool_calls")
+        and FINISH_REASONS.get(str(first.get("finish_reason"))) == "tool_use"
+    )
+
+
+def _join_values(previous: Any, value: Any) -> Any:
+    if type(previous) is type(value) and isinstance(value, str | list) and previous != value:
+        return previous + value
+    return previous or value
+
+
+def message_of(choice: Choice) -> Any:
+    """Return the content of a choice without a delta: its message, or its plain text.
+
+    Some servers stream choices of the legacy completions API, or text in place of the delta.
+    """
+    message = choice.get("message")
+    if message is None:
+        delta = choice.get("delta")
+        text = choice.get("text") or delta
+        message = {"content": text} if text and isinstance(text, str) else delta
+    return message
+
+
+def is_cumulative(
+    message: dict[str, Any],
+    reasoning_fields: Sequence[str],
+    text_blocks: TextBlocks,
+    was_cumulative: bool,
+) -> bool:
+    """Return whether a message repeats all content so far, as from servers without deltas.
+
+    A message equal to the content so far counts as a repetition only if the previous message was
+    one, because the same word may occur twice in a row.
+    """
+    reasoning = (message.get(name) for name in reasoning_fields)
+    message_texts: dict[Kind, str] = {
+        "text": text_blocks.text_without_tags(message.get("content")),
+        "thinking": next((value for value in reasoning if isinstance(value, str) and value), ""),
+    }
+    if not all(text_blocks.repeats(kind, text) for kind, text in message_texts.items()):
+        return False
+    return was_cumulative or any(
+        text_blocks.has_kind(kind) and text_blocks.new_part(kind, text)
+        for kind, text in message_texts.items()
+    )
+
+
+def new_part_of(
+    message: dict[str, Any],
+    reasoning_keys: Collection[str],
+    text_blocks: TextBlocks,
+    calls: ToolCalls,
+) -> dict[str, Any]:
+    """Return the fields of a message without the content that was streamed before.
+
+    MiniMax ends each stream with a repetition of the whole message. If that message differs from
+    the streamed content, the difference is ignored. ``reasoning_keys`` are the fields with
+    reasoning.
+    """
+    has_reasoning = text_blocks.has_kind("thinking")
+    new_parts: dict[str, Any] = {}
+    for name, value in message.items():
+        match name:
+            case "tool_calls" if isinstance(value, list):
+                new_parts[name] = [call for call in value if not calls.has_call(call)]
+            case "content" if has_reasoning or text_blocks.has_kind("text"):
+                new_parts[name] = text_blocks.new_part("text", text_blocks.text_without_tags(value))
+            case "refusal":
+                new_parts[name] = _suffix_after(text_blocks.refusal, value)
+            case "reasoning_details" if has_reasoning:
+                pass
+            case _ if has_reasoning and name in reasoning_keys:
+                new_parts[name] = text_blocks.new_part("thinking", value)
+            case _:
+                new_parts[name] = value
+    return new_parts
+
+
+def _suffix_after(prefix: str, text: Any) -> str:
+    if not isinstance(text, str) or not text.startswith(prefix):
+        return ""
+    return text[len(prefix) :]
+
 
 SOURCE_FIELDS: Final = ("citations", "search_results")
 """Sources that search models (Perplexity) send beside the response; Anthropic has no such field."""

@@ -7,10 +7,9 @@ docs/mapping.md.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from translator.anthropic.types import MessagesRequest
+from translator.anthropic import MessagesRequest
 from translator.dialect import TranslationTarget, UpstreamRequest
 from translator.errors import BadRequest
-from translator.openai_responses.types import InputItem
 from translator.request.builder import (
     SYSTEM,
     FieldBuilder,
@@ -29,9 +28,9 @@ from translator.request.reasoning_effort import EFFORT_FIELDS, choose_effort, th
 from translator.request.text_fallbacks import system_blocks
 from translator.request.unsent_fields import note_unsent_fields, reject_fields
 
-from .content_parts import PART_BUILDER
-from .input_items import build_input, limit_breakpoints
+from .input_items import PART_BUILDER, build_input, limit_breakpoints
 from .tools import build_tools
+from .types import InputItem
 
 EMPTY_RESPONSE: Final[dict[str, Any]] = {
     "status": "incomplete",

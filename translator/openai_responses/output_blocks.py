@@ -2,25 +2,139 @@
 
 Upstreams send the same content several times, first in pieces and then complete; each method sends
 only what is missing. The content sent so far is stored for each item and part.
+
+Sign the reasoning items of a response, for the signatures of thinking blocks.
+
+Issue the ids of tool calls to the client, and record what these ids cannot carry.
+
+A client that asked for no thinking gets no thinking blocks, which carry encrypted reasoning to
+later requests. The upstream needs this reasoning together with the calls that follow from it, so it
+is recorded with the next call.
+
+End the open text and reasoning of items that their server finishes late.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from translator.anthropic.token_estimate import CALL_CHARACTERS
-from translator.message_stream.citations import cite_annotation
-from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
+from translator.dialect import TranslationTarget, UpstreamCall
 from translator.message_stream.message_composer import Key, MessageComposer
+from translator.message_stream.response_stream import IMAGE, REPLACED_IMAGE, cite_annotation
 from translator.notes import Note
-from translator.openai_responses.reasoning import SEPARATORS, compaction_block
-from translator.openai_responses.types import OutputItem
+from translator.request.id_mapping import client_call_id, record_name
+from translator.stream import reasoning_signature
 from translator.stream.text_buffer import TextBuffer
 from translator.stream.tool_arguments import compact_json
 
-from .call_ids import CallIds
 from .hosted_tools import BLOCK_BUILDERS, was_requested
-from .open_items import OpenItems
 from .output_items import INITIAL_TEXT_KINDS, Channel, ItemState, PartState
-from .signed_reasoning import sign_reasoning
+from .reasoning import RECORDED_REASONING, SEPARATORS, compaction_block
+from .types import OutputItem
+
+
+def sign_reasoning(item: ItemState, body: OutputItem, target: TranslationTarget) -> str:
+    """Return the thinking block signature of a finished reasoning item; "" without signing keys."""
+    if target.signing_keys is None:
+        return ""
+    encrypted = body.get("encrypted_content")
+    lengths = [len(part.text) for (kind, _), part in item.parts.items() if kind == item.channel]
+    reasoning = reasoning_signature.SignedReasoning(
+        upstream=target.upstream,
+        model=target.model,
+        api="responses",
+        item_id=item.id,
+        encrypted_content=encrypted if isinstance(encrypted, str) else None,
+        part_lengths=tuple(length for length in lengths if length),
+        text_kind=item.channel or "summary",
+    )
+    return reasoning_signature.sign(reasoning, target.signing_keys)
+
+
+LONG_ID: Final = Note("content", "dropped", "a call id that is too long")
+HIDDEN_REASONING: Final = Note(
+    "content", "ignored", "encrypted reasoning is not kept, because no thinking was requested"
+)
+ITEM_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")
+"""Fields of a reasoning item that go back to the upstream."""
+
+
+class CallIds:
+    """The ids of the calls of one response."""
+
+    def __init__(self, composer: MessageComposer) -> None:
+        self._composer = composer
+        self._used_ids = set(composer.context.call_ids)  # call ids that the client already has
+        # Hidden reasoning items, each with the number of content blocks before it.
+        self._reasoning: list[tuple[int, dict[str, Any]]] = []
+        self._last_id = ""
+
+    def issue(self, call_id: str) -> str:
+        """Return the client's id for a call of the upstream."""
+        id_, lost = client_call_id(call_id, self._used_ids, self._composer.context.target)
+        self._used_ids.add(id_)
+        self._last_id = id_
+        if lost is not None:
+            self._composer.record_call(record_name(id_), lost, LONG_ID)
+        if self._reasoning:
+            self._record_reasoning()
+        return id_
+
+    def add_reasoning(self, body: OutputItem) -> None:
+        """Keep a finished reasoning item for the next call, if the client does not see it."""
+        if self._composer.context.thinking == "hidden" and body.get("encrypted_content"):
+            item: dict[str, Any] = {name: body[name] for name in ITEM_FIELDS if name in body}
+            self._reasoning.append((self._composer.block_count, item))
+
+    def finish(self) -> None:
+        """At the end of the response, record reasoning that no call follows with the last call."""
+        if self._reasoning and self._last_id:
+            self._record_reasoning()
+        elif self._reasoning:
+            self._composer.add_note(HIDDEN_REASONING)
+
+    def _record_reasoning(self) -> None:
+        name = record_name(self._last_id)
+        recorded = self._composer.call_records.get(name, UpstreamCall("", {}))
+        items = [*recorded.fields.get(RECORDED_REASONING, ()), *self._reasoning]
+        call = UpstreamCall(recorded.id, {RECORDED_REASONING: items})
+        self._composer.record_call(name, call, HIDDEN_REASONING)
+        self._reasoning.clear()
+
+
+class OpenItems:
+    """The items whose text or reasoning may be open, by their keys."""
+
+    def __init__(self, composer: MessageComposer) -> None:
+        self._composer = composer
+        self._items: dict[int, ItemState] = {}
+
+    def end_others(self, item: ItemState) -> list[ItemState]:
+        """Return the items whose text ends where the content of ``item`` starts.
+
+        Their reasoning ends here, too. Some servers finish all items at the end of the response,
+        and the new content must not wait for that. An item ends if its own content is complete or
+        if the upstream sends one item after the other.
+        """
+        ended = [
+            other
+            for other in self._items.values()
+            if other is not item and (item.ends_others or other.has_whole_text)
+        ]
+        for other in ended:
+            del self._items[other.key]
+            self._end_reasoning(other)
+        self._items[item.key] = item
+        return ended
+
+    def remove(self, item: ItemState) -> None:
+        self._items.pop(item.key, None)
+
+    def _end_reasoning(self, item: ItemState) -> None:
+        """Close the thinking block, except if its signature will contain encrypted reasoning."""
+        target = self._composer.context.target
+        if item.channel and not target.profile.encrypted_reasoning:
+            signature = sign_reasoning(item, {}, target)
+            self._composer.close_thinking((item.key, "thinking"), signature)
 
 
 class OutputBlocks:

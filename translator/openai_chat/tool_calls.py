@@ -16,10 +16,10 @@ from translator.anthropic.usage import Usage
 from translator.dialect import UpstreamCall
 from translator.message_stream.message_composer import Block, MessageComposer
 from translator.notes import Note
-from translator.openai_chat.reasoning import call_fields
-from translator.openai_chat.reasoning_details import HIDDEN_TEXT, REASONING_DETAILS
 from translator.request.id_mapping import carried_fields, client_call_id, record_name
 from translator.stream.tool_arguments import compact_json, is_unclosed
+
+from .reasoning import HIDDEN_TEXT, REASONING_DETAILS, call_fields
 
 LATE_FIELDS: Final = Note(
     "content", "dropped", "a thought signature that arrived after the start of its call"

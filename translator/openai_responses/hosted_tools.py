@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from translator.anthropic.content_blocks import DIRECT
 from translator.dialect import ResponseContext
-from translator.openai_responses.types import OutputItem
 from translator.stream.tool_arguments import compact_json, parse_arguments
+
+from .types import OutputItem
 
 Block = dict[str, Any]
 

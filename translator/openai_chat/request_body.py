@@ -2,15 +2,16 @@
 
 Each request field is in exactly one table: COPIED, RENAMED, BUILT, DROPPED or REFUSED. Source:
 docs/mapping.md.
+
+Structured outputs: ``output_config.format`` -> ``response_format``.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from translator.anthropic.types import MessagesRequest
+from translator.anthropic import MessagesRequest
 from translator.dialect import TranslationTarget, UpstreamRequest
 from translator.errors import BadRequest
-from translator.openai_chat.reasoning import reasoning_fields
 from translator.request.builder import (
     FieldBuilder,
     RequestBuilder,
@@ -23,12 +24,38 @@ from translator.request.builder import (
     sampling_parameters,
     service_tier_fields,
 )
+from translator.request.output_schema import output_schema, requested_format
 from translator.request.reasoning_effort import EFFORT_FIELDS
 from translator.request.unsent_fields import note_unsent_fields, reject_fields
+from translator.stream.tool_arguments import compact_json
 
 from .messages import build_messages
-from .response_format import response_format
+from .reasoning import reasoning_fields
 from .tools import build_tools
+
+# OpenAI requires a name, which Anthropic's API does not have.
+SCHEMA_NAME: Final = "structured_output"
+
+
+def response_format(builder: RequestBuilder) -> dict[str, Any]:
+    """Return ``response_format`` for the requested JSON schema, if there is one."""
+    output_format = requested_format(builder)
+    if not output_format:
+        return {}
+    schema, is_strict = output_schema(output_format, builder)
+    if not builder.profile.json_schema:
+        builder.add_note(
+            "output_config.format", "emulated", "the schema is sent in the system prompt"
+        )
+        builder.system_additions.append(
+            f"Answer with one JSON object that follows this schema: {compact_json(schema)}"
+        )
+        return {"response_format": {"type": "json_object"}}
+    json_schema: dict[str, Any] = {"name": SCHEMA_NAME, "schema": schema}
+    if builder.profile.strict_schemas:
+        json_schema["strict"] = is_strict
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
+
 
 EMPTY_RESPONSE: Final[dict[str, Any]] = {
     "choices": [{"index": 0, "message": {"role": "assistant"}, "finish_reason": "length"}],
