@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from translator.dialect import TranslationTarget
 from translator.request.builder import RequestBuilder
-from translator.request.reasoning_effort import EFFORT_FIELDS, THINKING_OFF, choose_effort
+from translator.request.reasoning_effort import EFFORT_FIELDS, THINKING_OFF
 from translator.stream import reasoning_signature
 
 REASONING_FIELDS: Final = (
@@ -136,9 +136,7 @@ def reasoning_fields(builder: RequestBuilder) -> dict[str, Any]:
         fields = _thinking_switch(builder.profile.thinking_switch, off=off)
     if fields and off:
         return fields  # DeepSeek rejects "disabled" together with an effort
-    effort, notes = choose_effort(builder.request, builder.profile, builder.effort)
-    for note in notes:
-        builder.add_note(note.path, note.fate, note.reason)
+    effort = builder.choose_effort()
     if effort is not None:
         fields["reasoning_effort"] = effort
     if kind == "enabled" and builder.profile.budget_field:

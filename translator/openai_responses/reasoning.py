@@ -5,7 +5,7 @@ from typing import Any
 from translator.dialect import TranslationTarget
 from translator.stream import reasoning_signature
 
-from .types import OutputItem, ReasoningItem, ReasoningText
+from .types import OutputItem
 
 TEXT_TYPES = {"summary": "summary_text", "content": "reasoning_text"}
 COMPACTION = "responses/compaction"
@@ -19,7 +19,7 @@ SEPARATORS = {"summary": "\n\n", "content": ""}
 """Separators between the parts of a reasoning text when the parts are shown as one text."""
 
 
-def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> ReasoningItem | str:
+def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> dict[str, Any] | str:
     """Return the reasoning item of a thinking block, or the reason why none can be sent.
 
     Only the upstream and model that produced the reasoning receive it; others would return 400.
@@ -41,7 +41,7 @@ def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> Reaso
     if not signed.encrypted_content:
         return "reasoning without encrypted content is not sent"
     parts = _split_text(block.get("thinking") or "", signed)
-    item: ReasoningItem = {
+    item: dict[str, Any] = {
         "type": "reasoning",
         "id": signed.item_id,
         "summary": parts if signed.text_kind == "summary" else [],
@@ -80,7 +80,7 @@ def restore_compaction(block: dict[str, Any], target: TranslationTarget) -> dict
     return {"type": "compaction", **id_field, "encrypted_content": signed.encrypted_content}
 
 
-def _split_text(text: str, signed: reasoning_signature.SignedReasoning) -> list[ReasoningText]:
+def _split_text(text: str, signed: reasoning_signature.SignedReasoning) -> list[dict[str, Any]]:
     """Split a thinking text into its original parts; return [] if the client removed the text."""
     separator = SEPARATORS[signed.text_kind]
     total = sum(signed.part_lengths) + len(separator) * (len(signed.part_lengths) - 1)
@@ -89,5 +89,4 @@ def _split_text(text: str, signed: reasoning_signature.SignedReasoning) -> list[
     for length in lengths:
         texts.append(text[start : start + length])
         start += length + len(separator)
-    kind: Any = TEXT_TYPES[signed.text_kind]
-    return [{"type": kind, "text": piece} for piece in texts if piece]
+    return [{"type": TEXT_TYPES[signed.text_kind], "text": piece} for piece in texts if piece]

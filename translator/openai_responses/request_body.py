@@ -4,7 +4,7 @@ Each request field is in exactly one table: COPIED, RENAMED, BUILT, DROPPED or R
 docs/mapping.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from translator.anthropic import MessagesRequest
@@ -15,22 +15,24 @@ from translator.request.builder import (
     FieldBuilder,
     RequestBuilder,
     build_fields,
-    build_response_context,
+    drop_container,
     effective_context_edits,
     identity_fields,
-    local_response,
+    model_field,
+    note_stop_sequences,
     ordered_builders,
-    sampling_parameters,
+    requested_format,
+    sampling_fields,
     service_tier_fields,
+    upstream_request,
 )
-from translator.request.output_schema import output_schema, requested_format
-from translator.request.reasoning_effort import EFFORT_FIELDS, choose_effort, thinking_visibility
+from translator.request.output_schema import OUTPUT_NAME, output_schema
+from translator.request.reasoning_effort import EFFORT_FIELDS, thinking_visibility
 from translator.request.text_fallbacks import system_blocks
 from translator.request.unsent_fields import note_unsent_fields, reject_fields
 
 from .input_items import PART_BUILDER, build_input, limit_breakpoints
 from .tools import build_tools
-from .types import InputItem
 
 EMPTY_RESPONSE: Final[dict[str, Any]] = {
     "status": "incomplete",
@@ -44,13 +46,6 @@ HOSTED_CALLS: Final = {"code_interpreter": "code_interpreter_call", "mcp": "mcp_
 """Type of a hosted tool -> type of its calls in the response."""
 ALL_HOSTED_ITEMS: Final = frozenset(HOSTED_CALLS.values())
 
-# OpenAI requires a name, which Anthropic's API does not have.
-OUTPUT_NAME: Final = "structured_output"
-
-
-def _model(builder: RequestBuilder) -> dict[str, Any]:
-    return {"model": builder.target.model or builder.request["model"]}
-
 
 def _conversation(builder: RequestBuilder) -> dict[str, Any]:
     """Return ``input``, and ``instructions`` if the system prompt has no cache breakpoints."""
@@ -58,17 +53,16 @@ def _conversation(builder: RequestBuilder) -> dict[str, Any]:
     if not items:
         raise BadRequest("messages", "text content blocks must be non-empty")
     blocks, notes = system_blocks(builder.request)
-    for note in notes:
-        builder.add_note(note.path, note.fate, note.reason)
+    builder.add_notes(notes)
     if builder.profile.cache_breakpoints:
         limit_breakpoints(items)
-    if not [block for block in blocks if block.get("cache_control")]:
+    if not any(block.get("cache_control") for block in blocks):
         text = "\n\n".join([block["text"] for block in blocks])
         return {"instructions": text, "input": items} if text else {"input": items}
     parts = [
         part for block in blocks for part in PART_BUILDER.convert_block(block, "system", builder)
     ]
-    system: InputItem = {"type": "message", "role": "developer", "content": parts}
+    system = {"type": "message", "role": "developer", "content": parts}
     items.insert(0, system)
     builder.place(system, SYSTEM)
     if builder.profile.cache_breakpoints:
@@ -92,31 +86,17 @@ def _max_tokens(builder: RequestBuilder) -> dict[str, Any]:
 
 
 def _sampling(builder: RequestBuilder) -> dict[str, Any]:
-    """Return temperature and top_p; {} if the server rejects them while the model reasons."""
-    parameters = sampling_parameters(builder)
-    if not parameters:
-        return {}
-    if parameters.pop("top_k", None) is not None:
-        builder.add_note("top_k", "dropped", "the upstream has no equivalent")
-    effort, _ = choose_effort(builder.request, builder.profile, builder.effort)
-    if builder.profile.sampling_with_reasoning or effort == "none":
-        return parameters
-    for name in parameters:
-        builder.add_note(name, "dropped", "reasoning models do not accept sampling parameters")
-    return {}
+    return sampling_fields(builder, top_k=False)
 
 
 def _stop_sequences(builder: RequestBuilder) -> dict[str, Any]:
-    if builder.request.get("stop_sequences"):
-        builder.add_note("stop_sequences", "emulated", "found in the response by the gateway")
+    note_stop_sequences(builder)
     return {}
 
 
 def _reasoning(builder: RequestBuilder) -> dict[str, Any]:
     """Return ``reasoning`` (docs/mapping.md), with a summary only if the client shows it."""
-    effort, notes = choose_effort(builder.request, builder.profile, builder.effort)
-    for note in notes:
-        builder.add_note(note.path, note.fate, note.reason)
+    effort = builder.choose_effort()
     reasoning: dict[str, Any] = {"effort": effort} if effort is not None else {}
     if thinking_visibility(builder.request) == "shown" and builder.profile.reasoning_summary:
         reasoning["summary"] = "auto"
@@ -124,9 +104,6 @@ def _reasoning(builder: RequestBuilder) -> dict[str, Any]:
 
 
 def _output_config(builder: RequestBuilder) -> dict[str, Any]:
-    config = builder.request.get("output_config") or {}
-    if config.get("task_budget"):
-        builder.add_note("output_config.task_budget", "ignored", "a hint for another provider")
     output_format = requested_format(builder)
     if not output_format:
         return {}
@@ -166,13 +143,7 @@ def _context_management(builder: RequestBuilder) -> dict[str, Any]:
 
 
 def _container(builder: RequestBuilder) -> dict[str, Any]:
-    container = builder.request.get("container")
-    if not container:
-        return {}
-    if isinstance(container, dict) and container.get("skills"):
-        raise BadRequest("container.skills", "the upstream does not run skills")
-    builder.add_note("container", "dropped", "the container is another provider's")
-    return {}
+    return drop_container(builder, "the container is another provider's")
 
 
 COPIED: Final = ("stream",)
@@ -180,7 +151,7 @@ RENAMED: Final[Mapping[str, str]] = {}
 """This table is empty: ``max_tokens`` has a minimum at OpenAI, so a function sets it."""
 
 BUILT: Final[Mapping[str, FieldBuilder]] = {
-    "model": _model,
+    "model": model_field,
     "system": _conversation,
     "messages": _conversation,
     "cache_control": _conversation,
@@ -202,17 +173,7 @@ BUILT: Final[Mapping[str, FieldBuilder]] = {
     "container": _container,
 }
 
-BUILDERS: Final = ordered_builders(
-    BUILT,
-    {
-        # Every request has messages, so this is always called; the model may be missing.
-        _model: ("messages",),
-        build_tools: ("messages",),  # messages may add tools in mid-conversation
-        _reasoning: ("output_config",),
-        # Every request has messages, so this is always called; a header may set the session id.
-        identity_fields: ("messages",),
-    },
-)
+BUILDERS: Final = ordered_builders(BUILT, build_tools, _reasoning)
 
 REFUSED: Final[Mapping[str, str]] = {
     "billing_policy": "the upstream has no billing policies",
@@ -248,25 +209,15 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
         builder.include.insert(0, "reasoning.encrypted_content")
     if builder.include:
         body["include"] = list(dict.fromkeys(builder.include))
-    response = None
-    if request.get("max_tokens") == 0 and not target.profile.prewarm:
-        response = local_response(builder, EMPTY_RESPONSE)
-    return UpstreamRequest(
-        body=body,
-        notes=tuple(builder.notes),
-        response_context=build_response_context(
-            builder,
-            returns_compaction="context_management" in body,
-            unrequested_items=_unrequested_items(body.get("tools") or ()),
-        ),
-        local_response=response,
-        origins=builder.origins(body["input"]),
+    has_response = request.get("max_tokens") == 0 and not target.profile.prewarm
+    kinds = {tool.get("type") for tool in body.get("tools") or ()}
+    return upstream_request(
+        builder,
+        body,
+        body["input"],
+        EMPTY_RESPONSE if has_response else None,
+        returns_compaction="context_management" in body,
+        unrequested_items=ALL_HOSTED_ITEMS
+        if kinds.isdisjoint(HOSTED_CALLS)
+        else frozenset(item for kind, item in HOSTED_CALLS.items() if kind not in kinds),
     )
-
-
-def _unrequested_items(tools: Iterable[dict[str, Any]]) -> frozenset[str]:
-    """Return the types of hosted tool calls that no tool of the request allows."""
-    kinds = {tool.get("type") for tool in tools}
-    if kinds.isdisjoint(HOSTED_CALLS):
-        return ALL_HOSTED_ITEMS
-    return frozenset(item for kind, item in HOSTED_CALLS.items() if kind not in kinds)

@@ -8,17 +8,7 @@ from translator.errors import BadRequest
 from translator.request.builder import RequestBuilder
 from translator.request.effective_tools import effective_tools
 from translator.request.id_mapping import upstream_name
-from translator.request.json_schema import to_strict
-from translator.request.tool_support import (
-    SPECIAL_FIELDS,
-    FunctionTool,
-    accepted_parameters,
-    check_tool_count,
-    client_tool_function,
-    custom_function,
-    drop_tool,
-    tool_choice_mode,
-)
+from translator.request.tool_support import offered_function, tool_fields
 
 Tool = dict[str, Any]
 
@@ -36,76 +26,48 @@ def build_tools(builder: RequestBuilder) -> dict[str, Any]:
     offered = effective_tools(builder)
     if not offered and TOOL_FIELDS.isdisjoint(builder.request):
         return {}
-    tools = [tool for _, tool in offered]
     tools_by_name: dict[str, Tool] = {}  # tool name in the client's request -> the tool
     for path, tool in offered:
-        upstream_tool = _tool(tool, path, builder)
-        if upstream_tool is not None:
+        if (upstream_tool := _tool(tool, path, builder)) is not None:
             tools_by_name[tool.get("name") or path] = upstream_tool
+    tools = [tool for _, tool in offered]
     for server in _mcp_servers(tools, builder):
         tools_by_name[f"mcp {server['server_label']}"] = server
-    check_tool_count(len(tools_by_name), builder)
-    choice = builder.request.get("tool_choice") or {}
-    if not tools_by_name:
-        if choice.get("type") in ("any", "tool"):
-            raise BadRequest("tool_choice", "this upstream supports none of the required tools")
+    fields = tool_fields(tools_by_name, _named_choice, builder)
+    if not fields:
         return {}
-    fields: dict[str, Any] = {"tools": list(tools_by_name.values())}
-    if choice:
-        fields["tool_choice"] = _choice(choice, tools_by_name, builder)
     if builder.profile.parallel_tool_calls:
+        choice = builder.request.get("tool_choice") or {}
         fields["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
-    return fields | _max_calls(tools, builder)
+    # OpenAI has one limit for all its own tools: the sum of ``max_uses`` of the search tools.
+    limit = sum(
+        tool.get("max_uses") or 0
+        for tool in tools
+        if "type" in tool and str(tool["type"]).startswith(WITH_MAX_USES)
+    )
+    if limit and builder.profile.web_search:
+        fields["max_tool_calls"] = limit
+    return fields
 
 
 def _tool(tool: Tool, path: str, builder: RequestBuilder) -> Tool | None:
     """Return one tool in the upstream's format; None if it is dropped."""
-    if SPECIAL_FIELDS.isdisjoint(tool):  # nearly every tool is like this
-        return _function(custom_function(tool), tool, path, builder)
-    kind = tool.get("type") or "custom"
-    if kind != "custom":
+    if kind := tool.get("type"):
         for prefix, hosted in HOSTED_TOOLS.items():
             if kind.startswith(prefix) and getattr(builder.profile, hosted.capability):
                 return hosted.build(tool, path, builder)
-    callers = tool.get("allowed_callers")
-    if callers and "direct" not in callers:
-        raise BadRequest(f"{path}.allowed_callers", "only direct calls are possible here")
-    function = client_tool_function(tool, builder.profile)
+    function = offered_function(tool, path, builder)
     if function is None:
-        drop_tool(kind, path, builder)
         return None
-    if kind != "custom":
-        builder.add_note(
-            f"{path}.type", "emulated", f"{kind} is sent as a function with its schema"
-        )
-    return _function(function, tool, path, builder)
+    if "description" in function:  # last, as ever: another order would miss the prompt cache
+        function["description"] = function.pop("description")
+    return {"type": "function", **function}
 
 
-def _function(function_tool: FunctionTool, tool: Tool, path: str, builder: RequestBuilder) -> Tool:
-    name = upstream_name(function_tool.name)
-    if name != function_tool.name:
-        builder.tool_names[name] = function_tool.name
-        builder.add_note(f"{path}.name", "renamed", f"the upstream receives this tool as {name!r}")
-    # strict is always sent, because without it OpenAI makes optional properties required.
-    function: Tool = {
-        "type": "function",
-        "name": name,
-        "parameters": accepted_parameters(function_tool, path, builder),
-        "strict": False,
-    }
-    if function_tool.description:
-        function["description"] = function_tool.description
-    if tool.get("strict"):
-        strict_schema = (
-            to_strict(function_tool.parameters) if builder.profile.strict_schemas else None
-        )
-        if strict_schema is None:
-            builder.add_note(f"{path}.strict", "dropped", "the schema has no strict form here")
-            return function
-        function |= {"parameters": strict_schema.schema, "strict": True}
-        if strict_schema.optional:
-            builder.optional_properties[function_tool.name] = strict_schema.optional
-    return function
+def _named_choice(tool: Tool) -> Tool:
+    if tool["type"] == "function":
+        return {"type": "function", "name": tool["name"]}
+    return {"type": "allowed_tools", "mode": "required", "tools": [{"type": tool["type"]}]}
 
 
 def _web_search(tool: Tool, path: str, builder: RequestBuilder) -> Tool:
@@ -143,29 +105,28 @@ def _mcp_servers(tools: list[Tool], builder: RequestBuilder) -> list[Tool]:
     toolsets = {
         tool.get("mcp_server_name"): tool for tool in tools if tool.get("type") == "mcp_toolset"
     }
-    return [
-        _mcp_server(server, toolsets.get(server["name"]))
-        for server in servers
-        if (server.get("tool_configuration") or {}).get("enabled") is not False
-    ]
-
-
-def _mcp_server(server: Tool, toolset: Tool | None) -> Tool:
-    mcp_tool: Tool = {
-        "type": "mcp",
-        "server_label": upstream_name(server["name"]),
-        "server_url": server["url"],
-        "require_approval": "never",  # no user can approve the call
-    }
-    if server.get("authorization_token"):
-        mcp_tool["authorization"] = server["authorization_token"]
-    allowed = (server.get("tool_configuration") or {}).get("allowed_tools")
-    if toolset is not None and (toolset.get("default_config") or {}).get("enabled") is False:
-        configs = toolset.get("configs") or {}
-        allowed = [name for name, config in configs.items() if config.get("enabled")]
-    if allowed is not None:
-        mcp_tool["allowed_tools"] = allowed
-    return mcp_tool
+    upstream_tools: list[Tool] = []
+    for server in servers:
+        configuration = server.get("tool_configuration") or {}
+        if configuration.get("enabled") is False:
+            continue
+        mcp_tool: Tool = {
+            "type": "mcp",
+            "server_label": upstream_name(server["name"]),
+            "server_url": server["url"],
+            "require_approval": "never",  # no user can approve the call
+        }
+        if server.get("authorization_token"):
+            mcp_tool["authorization"] = server["authorization_token"]
+        allowed = configuration.get("allowed_tools")
+        toolset = toolsets.get(server["name"])
+        if toolset is not None and (toolset.get("default_config") or {}).get("enabled") is False:
+            configs = toolset.get("configs") or {}
+            allowed = [name for name, config in configs.items() if config.get("enabled")]
+        if allowed is not None:
+            mcp_tool["allowed_tools"] = allowed
+        upstream_tools.append(mcp_tool)
+    return upstream_tools
 
 
 def _mcp_toolset(tool: Tool, path: str, builder: RequestBuilder) -> None:
@@ -182,34 +143,6 @@ def _mcp_toolset(tool: Tool, path: str, builder: RequestBuilder) -> None:
     # Otherwise the upstream gets a list of allowed tools.
     if off and default.get("enabled") is not False:
         raise BadRequest(f"{path}.configs", f"the upstream cannot exclude a tool: {off[0]!r}")
-
-
-def _max_calls(tools: list[Tool], builder: RequestBuilder) -> dict[str, Any]:
-    """Convert ``max_uses`` to ``max_tool_calls``, OpenAI's one limit for all its own tools.
-
-    The limit is the sum of ``max_uses`` of the search tools.
-    """
-    if not builder.profile.web_search:
-        return {}
-    limit = sum(
-        tool.get("max_uses") or 0
-        for tool in tools
-        if "type" in tool and str(tool["type"]).startswith(WITH_MAX_USES)
-    )
-    return {"max_tool_calls": limit} if limit else {}
-
-
-def _choice(
-    choice: dict[str, Any], tools_by_name: Mapping[str, Tool], builder: RequestBuilder
-) -> Any:
-    if mode := tool_choice_mode(choice, builder):
-        return mode
-    tool = tools_by_name.get(choice["name"])
-    if tool is None:
-        raise BadRequest("tool_choice.name", f"{choice['name']!r} is not among the tools here")
-    if tool["type"] == "function":
-        return {"type": "function", "name": tool["name"]}
-    return {"type": "allowed_tools", "mode": "required", "tools": [{"type": tool["type"]}]}
 
 
 TOOL_FIELDS: Final = frozenset({"mcp_servers", "tool_choice"})

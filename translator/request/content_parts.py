@@ -15,7 +15,7 @@ import binascii
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple
 
 from translator.errors import BadRequest
 from translator.upstream_errors import anthropic_path
@@ -155,7 +155,7 @@ def file_name(title: Any) -> str:
 
 
 Block = dict[str, Any]
-Part = TypeVar("Part")
+Part = dict[str, Any]
 
 NO_PDF: Final = "this upstream does not support PDF input"
 NO_DOCUMENT_URL: Final = "this upstream does not fetch documents by URL"
@@ -165,7 +165,7 @@ BlockConverter = Callable[[Any, Block, str, RequestBuilder], list[Any]]
 builder; returns parts."""
 
 
-class PartBuilder(ABC, Generic[Part]):
+class PartBuilder(ABC):
     """Converts content blocks to parts; a subclass for each API defines the JSON of a part."""
 
     @abstractmethod

@@ -22,6 +22,8 @@ from .json_schema import (
 )
 
 PATH: Final = "output_config.format"
+OUTPUT_NAME: Final = "structured_output"
+"""The name of a schema, which OpenAI requires and Anthropic's API does not have."""
 NOT_AN_OBJECT: Final = frozenset({"anyOf", "oneOf", "enum", "const", "not"})
 """Keywords with which a schema may allow other values than objects, or only some objects."""
 
@@ -29,12 +31,6 @@ NOT_AN_OBJECT: Final = frozenset({"anyOf", "oneOf", "enum", "const", "not"})
 class OutputSchema(NamedTuple):
     schema: Schema
     strict: bool
-
-
-def requested_format(builder: RequestBuilder) -> dict[str, Any] | None:
-    """Return ``output_config.format``, or the older ``output_format``; None without either."""
-    config = builder.request.get("output_config") or {}
-    return config.get("format") or builder.request.get("output_format") or None
 
 
 def output_schema(output_format: dict[str, Any], builder: RequestBuilder) -> OutputSchema:
