@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 from translator.notes import Note
 
+from .token_estimate import tokens_of_characters
+
 Source = Literal["reported", "estimated", "missing"]
 
 MAX_NAME: Final = 32
@@ -118,6 +120,10 @@ DOUBTFUL_COUNTS: Final = Note(
     "usage", "ignored", "bad_usage: no tokens are reported for the content"
 )
 
+ESTIMATED_USAGE: Final = Note(
+    "usage", "emulated", "the upstream reported no final usage; it is estimated"
+)
+
 COUNT_NAMES: Final = (
     "input",
     "output",
@@ -223,6 +229,24 @@ def without_doubtful_counts(usage: Usage, characters: int) -> Usage:
         input=None if _has_no_input(usage) else usage.input,
         output=usage.output or None,
         source="missing",
+    )
+
+
+def estimated_usage(
+    reported: Usage, input_estimate: int, characters: int, *, is_partial: bool = False
+) -> Usage:
+    """Estimate counts that were not reported; ``characters`` is the length of the response.
+
+    ``is_partial``: the reported output may be that of a part of the response.
+    """
+    output = tokens_of_characters(characters)
+    if reported.output is not None:
+        output = max(output, reported.output) if is_partial else reported.output
+    return replace(
+        reported,
+        input=input_estimate if reported.input is None else reported.input,
+        output=output,
+        source="estimated",
     )
 
 

@@ -16,10 +16,14 @@ from translator.anthropic.usage import NO_USAGE, Usage, merge_usage, usage_from_
 from translator.dialect import ResponseContext, UnknownEvents, UpstreamCall, UpstreamError
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
-from translator.message_stream.response_stream import FIRST_DROPPED, MALFORMED_DATA_ERRORS, SPLICED
+from translator.message_stream.response_stream import (
+    FIRST_DROPPED,
+    MALFORMED_DATA_ERRORS,
+    SPLICED,
+    message_id,
+)
 from translator.message_stream.stream_grammar import AFTER, EVENT_TYPES, INSIDE, StreamValidator
 from translator.notes import Note
-from translator.request.id_mapping import message_id
 from translator.secret_redaction import redact_error_body
 from translator.stream.tool_arguments import compact_json, parse_arguments
 

@@ -112,7 +112,7 @@ class StreamRepair:
         self._waiting_characters = 0
         self._ends_early = True  # true until a piece arrives after the end of its block
         if validator.phase == INSIDE:
-            block = _Block(validator.content_block, {})
+            block = _Block(validator.block, {})
             self._queue.append(block)
             self._by_index[validator.index] = block
 

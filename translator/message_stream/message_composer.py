@@ -151,6 +151,7 @@ class MessageComposer:
         # for later requests of the session
         self.call_records: dict[str, UpstreamCall] = {} if call_records is None else call_records
         self.started = False  # whether ``message_start`` was written
+        self.message_id = ""
         self.finished = False  # whether the stream has ended: no event may follow
         self._output_closed = False  # whether no more content may be sent
         self._queue: deque[Block] = deque()  # open blocks, the active block first
@@ -190,6 +191,7 @@ class MessageComposer:
                 counts["input_tokens"] = self.context.input_estimate
             if "speed" in self.context.reported_fields and usage.service_tier is not None:
                 counts["speed"] = "fast" if usage.service_tier == "priority" else "standard"
+            self.message_id = message_id
             self.writer.start(message_id=message_id, model=model, usage=counts)
             self.started = True
 

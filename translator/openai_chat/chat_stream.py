@@ -13,33 +13,24 @@ Merge a response that is sent as several choices, and detect content that is sen
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from translator.anthropic import Event
-from translator.anthropic.stop_reason import LIMIT_REACHED, choose_stop_reason, is_window_full
+from translator.anthropic.stop_reason import LIMIT_REACHED
 from translator.anthropic.usage import (
-    DOUBTFUL_COUNTS,
     NO_USAGE,
-    has_doubtful_counts,
     merge_usage,
-    without_doubtful_counts,
 )
 from translator.dialect import (
-    ResponseContext,
     TextLocation,
-    UnknownEvents,
-    UpstreamCall,
     UpstreamError,
 )
 from translator.errors import BadUpstream
-from translator.message_stream.message_composer import MessageComposer
 from translator.message_stream.response_stream import (
-    FIRST_DROPPED,
     IMAGE,
     REPLACED_IMAGE,
     SPLICED,
+    ResponseStream,
     end_on_malformed_data,
 )
 from translator.notes import EMPTY_OUTPUT, Note
-from translator.request.id_mapping import message_id
 from translator.upstream_errors import map_error, read_error, status_of_error, vendor_error
 
 from .finish_reason import (
@@ -53,7 +44,7 @@ from .finish_reason import (
 from .reasoning import OPAQUE, REASONING_FIELDS, read_details, reasoning_text
 from .text_blocks import DROPPED_CITATION, Kind, TextBlocks
 from .tool_calls import ToolCalls
-from .usage import estimated_usage, find_counts, read_usage
+from .usage import find_counts, read_usage
 
 __all__ = ["find_error", "map_error"]
 
@@ -220,28 +211,11 @@ LATE_TEXT: Final = Note("content", "repaired", "text after the finish reason was
 TEXT_SIGNATURE: Final = Note("content", "dropped", "a thought signature of text, not of a call")
 
 
-class ChatStream:
-    """Translates one upstream response; ``translator.dialect.Stream`` documents the members."""
-
-    bad_event_message: ClassVar[str] = "upstream sent a bad chunk"
-
-    def __init__(self, context: ResponseContext) -> None:
-        self.context = context
-        self.notes: list[Note] = []
-        self.call_records: dict[str, UpstreamCall] = {}
-        self.unknown = UnknownEvents()
-        self.fault: Exception | None = None
-        self.error: UpstreamError | None = None
-        self.finished = False
-        self._begin()
+class ChatStream(ResponseStream):
+    BAD_EVENT = "upstream sent a bad chunk"
 
     def _begin(self) -> None:
-        """Set the state of a generation that has just begun."""
-        self.composer = MessageComposer(self.context, self.notes, self.call_records)
-        self.usage = NO_USAGE
-        self.stop_reason: str | None = None
-        self.upstream_id = ""
-        self.upstream_model = ""
+        super()._begin()
         self._texts = TextBlocks(self.composer)
         self._calls = ToolCalls(
             self.composer,
@@ -264,33 +238,20 @@ class ChatStream:
         self._is_cumulative = False  # whether each message repeats all content so far
         self._last_was_usage = False  # whether the last chunk contained only usage
 
-    def _begin_again(self, chunk: dict[str, Any]) -> None:
-        """Forget the first generation; a client that does not stream has not seen it.
+    def _begin_again_at(self, chunk: dict[str, Any]) -> None:
+        """Read the second generation alone.
 
         ``chunk`` has the second generation's id, and is read later; what came before it, now.
         """
-        written, suspect = self.composer.writer.events, self._suspect
-        self.call_records.clear()
-        self.notes.append(FIRST_DROPPED)
-        self._begin()
-        self.composer.writer.events = written
+        suspect = self._suspect
+        self._begin_again()
         self._chunk_id = chunk["id"]
         if suspect is not None and (choice := self._read_envelope(suspect)) is not None:
             self._add_delta(choice.get("delta"), is_complete=False)
         self._read_envelope(chunk)
 
-    def fail(self, error: UpstreamError) -> list[Event]:
-        events = self.composer.writer.events = []
-        self.end_with_error(error)
-        return events
-
-    def end_with_error(self, error: UpstreamError) -> None:
-        """End the stream with an error, unless it has already ended."""
-        if not self.finished:
-            self.error = error
-            self.finished = True
-            self._texts.flush_tags()
-            self.composer.fail(error_type=error.error_type, message=error.message)
+    def _flush(self) -> None:
+        self._texts.flush_tags()
 
     @end_on_malformed_data
     def feed(self, *chunks: Any) -> None:
@@ -311,7 +272,7 @@ class ChatStream:
                 if not self.context.whole:
                     self.end_with_error(SPLICED)
                     return
-                self._begin_again(chunk)
+                self._begin_again_at(chunk)
             self._chunks_with_id += 1
             if type(delta) is not dict:
                 self._add_message(message_of(choice))
@@ -348,10 +309,6 @@ class ChatStream:
         self._chunk_id, self._chunks_with_id = str(id_ or ""), 0
         return may_begin and has_role
 
-    @property
-    def started(self) -> bool:
-        return self.composer.started
-
     @end_on_malformed_data
     def feed_text(self, location: TextLocation, text: str) -> None:
         id_, has_role, _ = location
@@ -363,7 +320,7 @@ class ChatStream:
                 if not self.context.whole:
                     self.end_with_error(SPLICED)
                     return
-                self._begin_again(chunk)
+                self._begin_again_at(chunk)
                 self._start_message()
         self._chunks_with_id += 1
         self._last_was_usage = False
@@ -459,13 +416,6 @@ class ChatStream:
             if self._repeats_stream or self._is_cumulative:
                 message = new_part_of(message, self.REASONING_KEYS, self._texts, self._calls)
         self._add_delta(message, is_complete=True)
-
-    def _start_message(self) -> None:
-        """Write ``message_start``; called at the first chunk with content."""
-        identity = self.context.message_id or message_id(self.upstream_id)
-        self._calls.seed = identity
-        model = self.context.model or self.upstream_model
-        self.composer.start(message_id=identity, model=model, usage=self.usage)
 
     def _read_reasoning(self, delta: dict[str, Any]) -> None:
         details = read_details(delta)
@@ -588,14 +538,7 @@ class ChatStream:
         counts = find_counts(chunk, None) if isinstance(chunk, dict) else None
         if counts is not None:  # the provider bills tokens used before the failure
             self._record_usage(counts)
-        if not error.is_refusal:
-            self.end_with_error(error)
-            return
-        category, explanation = error.refusal_category, error.message
-        details = {"type": "refusal", "category": category, "explanation": explanation}
-        if not self.composer.started:
-            self._start_message()
-        self._finish_message("refusal", stop_details=details)
+        self._end_as_failed(error)
 
     def _finish(self) -> None:
         """Close open blocks and end the message with the stop reason of docs/mapping.md."""
@@ -610,41 +553,24 @@ class ChatStream:
         if cause in COMPLETE and self._calls.is_cut(self.usage):
             cause = "max_tokens"
             self.notes.append(LIMIT_REACHED)
-        window = self.context.target.profile.context_window
-        reason = choose_stop_reason(
-            cause,
-            called_tool=self.composer.tool_calls > 0,
-            refused=bool(self._texts.refusal),
-            window_full=cause == "max_tokens"
-            and is_window_full(self.usage, window, self.context.max_tokens),
-        )
-        details = None
+        reason = self._choose_reason(cause, refused=bool(self._texts.refusal))
         if reason == "end_turn" and not self._texts.characters:
             self.notes.append(EMPTY_OUTPUT)
-        if reason == "refusal":
-            explanation = self._texts.refusal or None
-            details = {"type": "refusal", "category": None, "explanation": explanation}
-        self._finish_message(reason, stop_details=details)
+        self._finish_message(reason, explanation=self._texts.refusal or None)
 
-    def _finish_message(self, reason: str, **stop: Any) -> None:
+    def _finish_message(self, reason: str, **stop: str | None) -> None:
         if self._texts.pending_citations:
             self.notes.append(DROPPED_CITATION)
         # At a stop sequence the gateway ends the message before the upstream reports its final
         # usage.
         ended_here = self.composer.matched_stop is not None and not self._finish_reason
         characters = self._texts.characters + self._calls.characters
-        characters -= self.composer.characters_after_stop
         if self.usage is NO_USAGE and self._service_tier:
             self._record_usage({})  # the tier has a price of its own, for estimates too
-        if has_doubtful_counts(self.usage, characters):
-            self.usage = without_doubtful_counts(self.usage, characters)
-            self.notes.append(DOUBTFUL_COUNTS)
+        self._drop_doubtful_counts(characters - self.composer.characters_after_stop)
         if self.usage.source == "missing" or (ended_here and not self._was_whole):
-            self.usage, note = estimated_usage(self.usage, self.context.input_estimate, characters)
-            self.notes.append(note)
-        self.stop_reason = reason
-        self.composer.finish(stop_reason=reason, usage=self.usage.to_delta(), **stop)
-        self.finished = True
+            self._estimate_usage(characters, is_partial=True)
+        super()._finish_message(reason, **stop)
 
     # After the methods, to reference them by name; the fields of a delta are handled in this order.
     HANDLERS: ClassVar[Mapping[str, Callable[["ChatStream", Any, bool], None]]] = {

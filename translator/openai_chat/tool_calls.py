@@ -98,7 +98,6 @@ class ToolCalls:
         # Calls are in order of arrival. The list is cleared when all calls end.
         self.open_calls: list[StreamedToolCall] = []
         self.characters = 0  # number of characters in all calls, to estimate the output tokens
-        self.seed = ""  # the message id; missing call ids are derived from it
         self._composer = composer
         self._close_other_block = close_other_block
         self._take_hidden_details = take_hidden_details
@@ -325,7 +324,7 @@ class ToolCalls:
             return
         call.is_started = True
         self.characters += len(call.name) + CALL_CHARACTERS
-        call.client_id = self._client_id(call.id or self._derived_id(call), call.fields)
+        call.client_id = self._client_id(call)
         self._client_ids.add(call.client_id)
         self._record_hidden_text(call)
         self._close_other_block()
@@ -340,11 +339,15 @@ class ToolCalls:
         self.characters += len(pending)
         self._composer.add_arguments(call.key, pending)
 
-    def _client_id(self, upstream_id: str, fields: dict[str, Any]) -> str:
-        """Return the id for the client, which carries ``fields`` and the hidden reasoning.
+    def _client_id(self, call: StreamedToolCall) -> str:
+        """Return the id for the client, which carries the call's fields and the hidden reasoning.
 
-        What the id cannot carry is recorded.
+        What the id cannot carry is recorded. A missing id is derived from that of the message.
         """
+        upstream_id, fields = call.id, call.fields
+        if not upstream_id:
+            seed = f"{self._composer.message_id}/{call.ordinal}".encode(errors="surrogatepass")
+            upstream_id = f"toolu_{hashlib.sha256(seed).hexdigest()[:24]}"
         target = self._composer.context.target
         details = self._take_hidden_details()
         if details:
@@ -356,8 +359,8 @@ class ToolCalls:
         if lost is not None:
             self._composer.record_call(record_name(id_), lost, LONG_ID)
         if details:
-            call = UpstreamCall(lost.id if lost else "", all_fields)
-            self._composer.record_call(record_name(id_), call, LONG_REASONING)
+            recorded = UpstreamCall(lost.id if lost else "", all_fields)
+            self._composer.record_call(record_name(id_), recorded, LONG_REASONING)
         return id_
 
     def _add_fields(self, call: StreamedToolCall, piece: dict[str, Any]) -> None:
@@ -401,10 +404,6 @@ class ToolCalls:
         if recorded is not None:
             return recorded.fields
         return carried_fields(call.client_id, self._composer.context.target)
-
-    def _derived_id(self, call: StreamedToolCall) -> str:
-        digest = hashlib.sha256(f"{self.seed}/{call.ordinal}".encode(errors="surrogatepass"))
-        return f"toolu_{digest.hexdigest()[:24]}"
 
 
 def _string(value: Any) -> str:

@@ -1,16 +1,10 @@
 """Read the token counts of a Chat Completions response, under each vendor's field names."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
-from translator.anthropic.token_estimate import tokens_of_characters
 from translator.anthropic.usage import Usage, first_count, usage_from_openai
 from translator.notes import Note
-
-ESTIMATED_USAGE: Final = Note(
-    "usage", "emulated", "the upstream reported no final usage; it is estimated"
-)
 
 CACHED: Final = (
     "prompt_cache_hit_tokens",
@@ -106,18 +100,6 @@ def _hidden_reasoning(counts: Counts, total: Any, output: Any) -> int | None:
     ):
         return None
     return everything - total - output if everything > total + output else None
-
-
-def estimated_usage(reported: Usage, input_estimate: int, characters: int) -> tuple[Usage, Note]:
-    """Estimate counts that were not reported; ``characters`` is the length of the response."""
-    output_estimate = tokens_of_characters(characters)
-    estimate = replace(
-        reported,
-        input=input_estimate if reported.input is None else reported.input,
-        output=max(output_estimate, reported.output or 0),
-        source="estimated",
-    )
-    return estimate, ESTIMATED_USAGE
 
 
 def _total_output(counts: Counts, prompt_tokens: Any, output: Any, reasoning: Any) -> Any:

@@ -17,29 +17,23 @@ from translator.anthropic import Event
 from translator.anthropic.stop_reason import (
     INCOMPLETE_REASONS,
     LIMIT_REACHED,
-    choose_stop_reason,
     is_at_limit,
-    is_window_full,
 )
 from translator.anthropic.usage import (
-    DOUBTFUL_COUNTS,
-    NO_USAGE,
     Usage,
-    has_doubtful_counts,
-    without_doubtful_counts,
 )
 from translator.dialect import (
     ResponseContext,
     TextLocation,
-    UnknownEvents,
-    UpstreamCall,
     UpstreamError,
 )
 from translator.errors import BadUpstream
-from translator.message_stream.message_composer import MessageComposer
-from translator.message_stream.response_stream import FIRST_DROPPED, SPLICED, end_on_malformed_data
+from translator.message_stream.response_stream import (
+    SPLICED,
+    ResponseStream,
+    end_on_malformed_data,
+)
 from translator.notes import EMPTY_OUTPUT, Note
-from translator.request.id_mapping import message_id
 from translator.stream.tool_arguments import is_unclosed
 from translator.upstream_errors import map_error, read_error, status_of_error
 
@@ -47,7 +41,7 @@ from .event_table import EVENT_MAPPINGS, IGNORED, PART_ADDED, PINGS
 from .output_blocks import OutputBlocks
 from .output_items import OutputItems, output_of
 from .types import OutputItem, UpstreamEvent
-from .usage import ESTIMATED_USAGE, estimated_usage, read_usage
+from .usage import read_usage
 
 __all__ = ["error_in_body", "error_in_event", "error_in_response", "has_reason", "map_error"]
 
@@ -147,41 +141,17 @@ PART_FIELDS: Final = ("content", "summary")
 """Fields of an item that contain parts; usually empty when the item is added."""
 
 
-class ResponsesStream:
-    """Translates one upstream response; ``translator.dialect.Stream`` documents the members."""
-
-    bad_event_message: ClassVar[str] = "upstream sent a bad event"
-
-    def __init__(self, context: ResponseContext) -> None:
-        self.context = context
-        self.notes: list[Note] = []
-        self.call_records: dict[str, UpstreamCall] = {}
-        self.unknown = UnknownEvents()
-        self.fault: Exception | None = None
-        self.error: UpstreamError | None = None
-        self.finished = False
-        self._begin()
+class ResponsesStream(ResponseStream):
+    BAD_EVENT = "upstream sent a bad event"
 
     def _begin(self) -> None:
-        """Set the state of a generation that has just begun."""
-        self.composer = MessageComposer(self.context, self.notes, self.call_records)
+        super()._begin()
         # The response's id and service tier in ``response.created``.
         self._created_id, self._service_tier = "", None
-        self.usage = NO_USAGE
-        self.stop_reason: str | None = None
-        self.upstream_id = self.upstream_model = ""
         # A failure whose reason has not arrived yet.
         self._failure: tuple[UpstreamError, Any] | None = None
         self._items = OutputItems()
         self._blocks = OutputBlocks(self.composer)
-
-    def _begin_again(self) -> None:
-        """Forget the first generation; a client that does not stream has not seen it."""
-        written = self.composer.writer.events
-        self.call_records.clear()
-        self.notes.append(FIRST_DROPPED)
-        self._begin()
-        self.composer.writer.events = written
 
     @end_on_malformed_data
     def feed(self, *events: UpstreamEvent) -> None:
@@ -204,10 +174,6 @@ class ResponsesStream:
                 # Unknown events are counted and reported, to detect changes of the API; they never
                 # end a stream.
                 self.unknown.add(kind)
-
-    @property
-    def started(self) -> bool:
-        return self.composer.started
 
     @end_on_malformed_data
     def feed_text(self, location: TextLocation, text: str) -> None:
@@ -250,35 +216,20 @@ class ResponsesStream:
             return
         raise BadUpstream("upstream stream ended early")
 
-    def fail(self, error: UpstreamError) -> list[Event]:
-        events = self.composer.writer.events = []
-        self.end_with_error(error)
-        return events
-
-    def end_with_error(self, error: UpstreamError) -> None:
-        """End the stream with an error, unless it has already ended."""
-        if not self.finished:
-            self.error = error
-            self.finished = True
-            self._blocks.flush_initial_text()
-            self._blocks.truncate_inputs()
-            self.composer.fail(error_type=error.error_type, message=error.message)
+    def _flush(self) -> None:
+        self._blocks.flush_initial_text()
+        self._blocks.truncate_inputs()
 
     # Start and end of the message
 
-    def _start_message(self, response: Any = None) -> None:
-        """Write ``message_start``; called at the first event with content."""
+    def _start_from(self, response: Any) -> None:
+        """Read id and model of the response, and write ``message_start``."""
         if isinstance(response, dict):
-            if not self.upstream_id:
-                self.upstream_id = str(response.get("id") or "")
-            if not self.upstream_model:
-                self.upstream_model = str(response.get("model") or "")
-        if not self.composer.started:
-            self.composer.start(
-                message_id=self.context.message_id or message_id(self.upstream_id),
-                model=self.context.model or self.upstream_model,
-                usage=_usage_of(response),
-            )
+            self.upstream_id = self.upstream_id or str(response.get("id") or "")
+            self.upstream_model = self.upstream_model or str(response.get("model") or "")
+            if response.get("status") in FINAL_STATUSES:  # a whole response has all of its usage
+                self.usage, _ = read_usage(response, 0)
+        self._start_message()
 
     def _read_creation(self, event: UpstreamEvent) -> None:
         """Read the first events of a response; those of another one, after content, are no start.
@@ -299,7 +250,7 @@ class ResponsesStream:
 
     def _read_response_start(self, event: UpstreamEvent) -> None:
         if not (self.composer.started and self.upstream_id and self.upstream_model):
-            self._start_message(event.get("response"))
+            self._start_from(event.get("response"))
 
     def _read_final_response(self, event: UpstreamEvent) -> None:
         response = event.get("response")
@@ -322,17 +273,11 @@ class ResponsesStream:
     def _handle_error(self, error: UpstreamError, response: Any = None) -> None:
         if isinstance(response, dict):  # the provider bills tokens used before the failure
             self._record_usage(response)
-        if not error.is_refusal:
-            self.end_with_error(error)
-            return
-        # The upstream's content policy rejected the prompt. Agents handle this as a message with
-        # stop_reason refusal; a retry would be useless.
-        self._start_message()
-        self._finish_message("refusal", category=error.refusal_category, explanation=error.message)
+        self._end_as_failed(error)
 
     def _finish_response(self, response: dict[str, Any]) -> None:
         """Send content of the final response that was not sent yet, and end the message."""
-        self._start_message(response)
+        self._start_from(response)
         output = output_of(response)
         if not self._items.matches_output(output):
             self._emit_missing(output)
@@ -347,7 +292,7 @@ class ResponsesStream:
             incomplete_reason = "max_output_tokens"
             self.notes.append(LIMIT_REACHED)
         if self.usage.source == "missing" and self._blocks.characters:
-            self._estimate()
+            self._estimate_usage(self._blocks.characters)
         if not incomplete_reason and not self._blocks.waits_for_approval:
             self.composer.show_hidden_reasoning()
         if self.composer.matched_stop is not None:
@@ -358,17 +303,8 @@ class ResponsesStream:
             return
         if incomplete_reason and incomplete_reason not in INCOMPLETE_REASONS:
             self.unknown.add(f"incomplete.{incomplete_reason}")
-        cause, window = (
-            INCOMPLETE_REASONS.get(incomplete_reason),
-            self.context.target.profile.context_window,
-        )
-        reason = choose_stop_reason(
-            cause,
-            called_tool=self.composer.tool_calls > 0,
-            refused=bool(self._blocks.refusal),
-            window_full=cause == "max_tokens"
-            and is_window_full(self.usage, window, self.context.max_tokens),
-        )
+        cause = INCOMPLETE_REASONS.get(incomplete_reason)
+        reason = self._choose_reason(cause, refused=bool(self._blocks.refusal))
         if not (output or incomplete_reason) and self._items.matches_output([]):
             self.notes.append(EMPTY_OUTPUT)
         self._finish_message(reason, explanation=self._blocks.refusal or None)
@@ -378,9 +314,7 @@ class ResponsesStream:
             response = {**response, "service_tier": self._service_tier}
         self.usage, notes = read_usage(response, self._blocks.searches)
         self.notes += notes
-        if has_doubtful_counts(self.usage, self._blocks.characters):
-            self.usage = without_doubtful_counts(self.usage, self._blocks.characters)
-            self.notes.append(DOUBTFUL_COUNTS)
+        self._drop_doubtful_counts(self._blocks.characters)
 
     def _emit_missing(self, output: Any) -> None:
         output = [o for o in output if isinstance(o, dict)] if isinstance(output, list) else []
@@ -388,34 +322,16 @@ class ResponsesStream:
             if not item.is_done:
                 self._blocks.finish_item(item, body)
 
-    def _finish_message(
-        self, reason: str, *, category: str | None = None, explanation: str | None = None
-    ) -> None:
+    def _finish_message(self, reason: str, **stop: str | None) -> None:
         if self._blocks.open_inputs:
             self._blocks.truncate_inputs()
         self._blocks.call_ids.finish()
-        details = None
-        if reason == "refusal":
-            details = {"type": "refusal", "category": category, "explanation": explanation}
-        self.composer.finish(
-            stop_reason=reason,
-            usage=self.usage.to_delta(),
-            stop_sequence=self.composer.matched_stop,
-            stop_details=details,
-        )
-        # This is set last, because invalid arguments raise an error instead.
-        self.stop_reason = reason
-        self.finished = True
+        super()._finish_message(reason, **stop)
 
     def _finish_at_stop_sequence(self) -> None:
         """End the message before the response ends, because a stop sequence was found."""
-        self._estimate()
+        self._estimate_usage(self._blocks.characters)
         self._finish_message("stop_sequence")
-
-    def _estimate(self) -> None:
-        characters = self._blocks.characters - self.composer.characters_after_stop
-        self.usage = estimated_usage(self.usage, self.context.input_estimate, characters)
-        self.notes.append(ESTIMATED_USAGE)
 
     # Output items
 
@@ -512,10 +428,3 @@ def _item_in(event: UpstreamEvent) -> OutputItem:
     if not isinstance(item, dict):
         raise BadUpstream("upstream sent an output item that is none")
     return item
-
-
-def _usage_of(response: Any) -> Usage:
-    """Return the usage of the response with which a message starts: a whole one has all of it."""
-    if isinstance(response, dict) and response.get("status") in FINAL_STATUSES:
-        return read_usage(response, 0)[0]
-    return NO_USAGE

@@ -1,16 +1,10 @@
 """Read the token counts of a Responses API response (docs/mapping.md)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
-from translator.anthropic.token_estimate import tokens_of_characters
 from translator.anthropic.usage import Usage, usage_from_openai
 from translator.notes import Note
-
-ESTIMATED_USAGE: Final = Note(
-    "usage", "emulated", "the upstream reported no final usage; it is estimated"
-)
 
 NO_COUNTS: Final[Mapping[str, Any]] = {}
 
@@ -45,16 +39,6 @@ def read_usage(response: Mapping[str, Any], searches: int) -> tuple[Usage, list[
         reasoning=_mapping(counts, "output_tokens_details").get("reasoning_tokens"),
         web_searches=searches or None,
         service_tier=response.get("service_tier") or counts.get("service_tier"),
-    )
-
-
-def estimated_usage(reported: Usage, input_estimate: int, characters: int) -> Usage:
-    """Estimate counts that were not reported; ``characters`` is the length of the response."""
-    return replace(
-        reported,
-        input=input_estimate if reported.input is None else reported.input,
-        output=tokens_of_characters(characters) if reported.output is None else reported.output,
-        source="estimated",
     )
 
 

@@ -5,13 +5,11 @@ blocks have rising indices over all responses, a call of the search function is 
 ``server_tool_use`` block, and the message ends only once.
 """
 
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from translator.anthropic import Event
 from translator.anthropic.content_blocks import DIRECT
-from translator.anthropic.token_estimate import tokens_of_characters
-from translator.anthropic.usage import Usage, add_usage
+from translator.anthropic.usage import Usage, add_usage, estimated_usage
 from translator.dialect import (
     ResponseContext,
     TextLocation,
@@ -111,21 +109,9 @@ class WebSearchStream:
         if usage.source == "missing":
             if not self._response.started:
                 return self._earlier  # the upstream did nothing, so no usage is missing
-            usage = self._estimated(usage)
+            # Otherwise the caller would estimate all of the message, with the text of the results.
+            usage = estimated_usage(usage, self.context.input_estimate, self._characters)
         return add_usage(self._earlier, usage)
-
-    def _estimated(self, usage: Usage) -> Usage:
-        """Estimate the counts of a response that broke off.
-
-        Otherwise the caller would estimate all of the message, with the text of the results.
-        """
-        output = tokens_of_characters(self._characters)
-        return replace(
-            usage,
-            input=self.context.input_estimate if usage.input is None else usage.input,
-            output=output if usage.output is None else usage.output,
-            source="estimated",
-        )
 
     def feed(self, *events: dict[str, Any]) -> list[Event]:
         return self._relayed(self._response.feed(*events))
