@@ -3,8 +3,6 @@
 A valid body is returned unchanged. An invalid body raises BadRequest with the path of the invalid
 field and Anthropic's own error message. Source: Anthropic documentation, "Messages";
 docs/mapping.md.
-
-Validate the ``tools`` and ``tool_choice`` of a request (docs/mapping.md).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -160,7 +158,8 @@ def check_tool_names(request: dict[str, Any]) -> None:
         raise ValidationFault("Tool names must be unique", "tools", str(number), "name")
     if not choice or choice["type"] != "tool" or choice["name"] in known_names:
         return
-    if choice["name"] not in _added_tool_names(request) and not _has_toolset(request):
+    has_toolset = any(str(tool.get("type")).startswith(TOOLSETS) for tool in tools or ())
+    if choice["name"] not in _added_tool_names(request) and not has_toolset:
         raise ValidationFault(
             f"Tool {shorten(choice['name'])!r} not found in provided tools", "tool_choice", "name"
         )
@@ -180,10 +179,6 @@ def _tool_changes(request: dict[str, Any]) -> Iterator[tuple[int, int, dict[str,
             for block_place, block in enumerate(message["content"]):
                 if block["type"] in ("tool_addition", "tool_removal"):
                     yield place, block_place, block
-
-
-def _has_toolset(request: dict[str, Any]) -> bool:
-    return any(str(t.get("type")).startswith(TOOLSETS) for t in request.get("tools") or ())
 
 
 VERSION: Final = "2023-06-01"

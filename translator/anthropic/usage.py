@@ -291,10 +291,18 @@ def merge_usage(previous: Usage, latest: Usage) -> Usage:
         name: _larger(getattr(previous, name), getattr(latest, name)) for name in OTHER_COUNTS
     }
     names = {name: getattr(latest, name) or getattr(previous, name) for name in NAMES}
-    known = _with_known_input(previous, latest)
+    # The latest input counts; those that it leaves out are as before
+    known = {
+        name: getattr(previous if getattr(latest, name) is None else latest, name)
+        for name in INPUT_COUNTS
+    }
+    if latest.cache_write_1h is None and latest.cache_write_5m is not None:
+        # The sum of all cache writes, without their lifetimes: Anthropic's ``message_delta``.
+        known["cache_write_5m"] = max(0, latest.cache_write_5m - (previous.cache_write_1h or 0))
     was_split = any(getattr(previous, name) is not None for name in INPUT_COUNTS[1:])
     is_split = any(getattr(latest, name) is not None for name in INPUT_COUNTS[1:])
-    total, previous_total = sum(map(int, filter(None, known.values()))), _total_input(previous)
+    total = sum(map(int, filter(None, known.values())))
+    previous_total = sum(getattr(previous, name) or 0 for name in INPUT_COUNTS)
     if total < previous_total and (was_split or not (is_split and total)):
         known = {name: getattr(previous, name) for name in INPUT_COUNTS}
     iterations = latest.iterations
@@ -308,22 +316,6 @@ def merge_usage(previous: Usage, latest: Usage) -> Usage:
         iterations=iterations,
         source="reported" if is_reported else "missing",
     )
-
-
-def _with_known_input(previous: Usage, latest: Usage) -> dict[str, Any]:
-    """Return the latest input counts; those that it leaves out are as before."""
-    known = {
-        name: getattr(previous if getattr(latest, name) is None else latest, name)
-        for name in INPUT_COUNTS
-    }
-    if latest.cache_write_1h is None and latest.cache_write_5m is not None:
-        # The sum of all cache writes, without their lifetimes: Anthropic's ``message_delta``.
-        known["cache_write_5m"] = max(0, latest.cache_write_5m - (previous.cache_write_1h or 0))
-    return known
-
-
-def _total_input(usage: Usage) -> int:
-    return sum(getattr(usage, name) or 0 for name in INPUT_COUNTS)
 
 
 def _larger(first: int | None, second: int | None) -> int | None:

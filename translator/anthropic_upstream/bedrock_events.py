@@ -2,12 +2,6 @@
 
 Each frame of type ``chunk`` carries one Anthropic event in base64. Exceptions that end the stream
 become Anthropic's ``error`` event. Source: Amazon Bedrock API Reference, "ResponseStream".
-
-Decode Amazon's binary event stream: frames with typed headers and two checksums.
-
-A frame is: total length, length of the headers, CRC of these 8 bytes, headers, payload, CRC of all
-before. All integers are big-endian, both checksums are CRC-32. Source: Amazon Transcribe Developer
-Guide, "Event stream encoding"; smithy.io, "Amazon Event Stream Specification".
 """
 
 import base64
@@ -17,7 +11,7 @@ import re
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from translator.anthropic.error_body import client_message
 from translator.errors import BadUpstream
@@ -35,6 +29,12 @@ SIZED: Final = (6, STRING)
 
 
 class Frame(NamedTuple):
+    """One frame: total length, length of the headers, CRC of both, headers, payload, CRC of all.
+
+    All integers are big-endian, both checksums are CRC-32. Source: Amazon Transcribe Developer
+    Guide, "Event stream encoding"; smithy.io, "Amazon Event Stream Specification".
+    """
+
     headers: dict[str, str]
     """The headers of type string, by name. Others are skipped."""
     payload: bytes
@@ -135,7 +135,14 @@ def _sse_frame(frame: Frame) -> bytes:
     if kind != "event":
         name = frame.headers.get(":exception-type") or frame.headers.get(":error-code", "")
         text = _field(frame.payload, "message") or frame.headers.get(":error-message", "")
-        return _sse("error", json.dumps(_error(name, text)).encode())
+        error_type = ERROR_TYPES.get(name.lower(), "api_error")
+        message = client_message(text) if text else "the upstream ended the stream with an error"
+        return _sse(
+            "error",
+            json.dumps(
+                {"type": "error", "error": {"type": error_type, "message": message}}
+            ).encode(),
+        )
     if frame.headers.get(":event-type") != "chunk":
         return b""
     encoded = _field(frame.payload, "bytes")
@@ -147,12 +154,6 @@ def _sse_frame(frame: Frame) -> bytes:
         raise BadUpstream("upstream's event stream has a chunk without an event")
     found = FIRST_TYPE.match(event)
     return _sse(found[1].decode() if found else _event_type(event), event)
-
-
-def _error(name: str, text: str) -> dict[str, Any]:
-    error_type = ERROR_TYPES.get(name.lower(), "api_error")
-    message = client_message(text) if text else "the upstream ended the stream with an error"
-    return {"type": "error", "error": {"type": error_type, "message": message}}
 
 
 def _sse(name: str, data: bytes) -> bytes:

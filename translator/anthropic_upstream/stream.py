@@ -1,8 +1,6 @@
 """Validate an Anthropic upstream's stream, repair its order, read its usage and stop reason.
 
 Valid events are returned as the same objects, so that the caller can relay the original bytes.
-
-Convert a complete Anthropic message to the events of an equivalent stream.
 """
 
 import contextlib
@@ -132,11 +130,8 @@ def _with_counts(usage: Any, estimates: dict[str, int]) -> tuple[Any, bool]:
     counts, _ = usage_from_wire(known)
     read = {"input_tokens": counts.input, "output_tokens": counts.output}
     found = {name: read[name] for name in missing if read[name] is not None}
-    return {**known, **estimates, **_ints(known), **found}, len(found) < len(missing)
-
-
-def _ints(usage: dict[str, Any]) -> dict[str, int]:
-    return {name: count for name, count in usage.items() if type(count) is int}
+    ints = {name: count for name, count in known.items() if type(count) is int}
+    return {**known, **estimates, **ints, **found}, len(found) < len(missing)
 
 
 def _input_json(value: Any) -> str:
@@ -145,16 +140,6 @@ def _input_json(value: Any) -> str:
         parsed, _ = parse_arguments(value)
         return compact_json(parsed) if isinstance(parsed, dict) else value
     return compact_json(value)
-
-
-def _bad_event_error(event: Any, fault: Exception) -> UpstreamError:
-    """Return the error that names the illegal event, without text of the upstream."""
-    kind = event.get("type") if isinstance(event, dict) else None
-    known_kind = kind if isinstance(kind, str) and kind in EVENT_TYPES else "event"
-    reason = str(fault) if isinstance(fault, IllegalMove) else f"a malformed {known_kind}"
-    return replace(
-        BAD_EVENT, message=f"{BAD_EVENT.message}: {reason}", code=f"illegal_{known_kind}"
-    )
 
 
 class AnthropicStream:
@@ -219,11 +204,16 @@ class AnthropicStream:
                 if self.finished:
                     break
                 if event["type"] == "error":
-                    return accepted + self._end_with_event(event)
+                    error, body = error_from_event(event), redact_error_body(event)
+                    return accepted + self._end_with(error, body)
                 if event["type"] == "message_start" and self._is_spliced(event["message"]):
                     if not self.context.whole:
                         return accepted + self.fail(SPLICED)
-                    self._start_again()
+                    # Forget the first generation; a client that does not stream has not seen it
+                    self.notes.append(FIRST_DROPPED)
+                    self.validator, self._repair, self.is_changed = StreamValidator(), None, True
+                    self._early_inputs.clear()
+                    self.stop_reason, self._usage, self._characters = None, NO_USAGE, 0
                 for each in self._completed(event):
                     self._accept(each, accepted)
                 reader = self.READERS.get(event["type"])
@@ -233,7 +223,17 @@ class AnthropicStream:
                     self.unknown.add(str(event["type"]))
         except MALFORMED_DATA_ERRORS as exc:
             self.fault = exc
-            return accepted + self.fail(_bad_event_error(event, exc))
+            # The error that names the illegal event, without text of the upstream
+            kind = event.get("type") if isinstance(event, dict) else None
+            known_kind = kind if isinstance(kind, str) and kind in EVENT_TYPES else "event"
+            reason = str(exc) if isinstance(exc, IllegalMove) else f"a malformed {known_kind}"
+            return accepted + self.fail(
+                replace(
+                    BAD_EVENT,
+                    message=f"{BAD_EVENT.message}: {reason}",
+                    code=f"illegal_{known_kind}",
+                )
+            )
         return accepted
 
     def _accept(self, event: Event, accepted: list[Event]) -> None:
@@ -245,7 +245,19 @@ class AnthropicStream:
             if self._is_legal(event):
                 accepted.append(event)
                 return
-            self._repair = StreamRepair(self.validator, self._message_start())
+            # A ``message_start`` for an upstream that sends none
+            message: dict[str, Any] = {
+                "id": self.context.message_id or message_id(""),
+                "type": "message",
+                "role": "assistant",
+                "model": self.context.model,
+                "content": [],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": Usage(input=self.context.input_estimate, output=0).to_wire(),
+            }
+            start = {"type": "message_start", "message": message}
+            self._repair = StreamRepair(self.validator, start)
         for repaired in self._repair.feed(event):
             self.validator.check(repaired)
             accepted.append(repaired)
@@ -255,13 +267,6 @@ class AnthropicStream:
         """Return whether this is the start of a second generation in the stream of the first."""
         id_ = message.get("id")
         return bool(self.upstream_id and id_) and str(id_) != self.upstream_id
-
-    def _start_again(self) -> None:
-        """Forget the first generation; a client that does not stream has not seen it."""
-        self.notes.append(FIRST_DROPPED)
-        self.validator, self._repair, self.is_changed = StreamValidator(), None, True
-        self._early_inputs.clear()
-        self.stop_reason, self._usage, self._characters = None, NO_USAGE, 0
 
     def _completed(self, event: Event) -> list[Event]:
         """Return the event with what clients read and some servers leave out; usually itself.
@@ -335,20 +340,6 @@ class AnthropicStream:
             return False
         return True
 
-    def _message_start(self) -> Event:
-        """Return a ``message_start`` for an upstream that sends none."""
-        message: dict[str, Any] = {
-            "id": self.context.message_id or message_id(""),
-            "type": "message",
-            "role": "assistant",
-            "model": self.context.model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": Usage(input=self.context.input_estimate, output=0).to_wire(),
-        }
-        return {"type": "message_start", "message": message}
-
     def feed_body(self, body: dict[str, Any]) -> list[Event]:
         """Process a complete, non-streamed message as the events of an equivalent stream."""
         if self.finished:
@@ -384,9 +375,6 @@ class AnthropicStream:
     def fail(self, error: UpstreamError) -> list[Event]:
         body = {"type": error.error_type, "message": error.message}
         return self._end_with(error, {"type": "error", "error": body})
-
-    def _end_with_event(self, event: Event) -> list[Event]:
-        return self._end_with(error_from_event(event), redact_error_body(event))
 
     def _end_with(self, error: UpstreamError, event: Event) -> list[Event]:
         if self.finished:

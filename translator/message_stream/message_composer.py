@@ -4,13 +4,6 @@ Upstreams interleave: they send two tool calls side by side, or text between the
 call. Anthropic's content blocks never overlap. So each piece names its block by a key from the
 upstream's ids. One block is active, and its deltas are sent at once; the other blocks wait in a
 queue until the active block closes.
-
-Bring the answer to a changed output schema back into the form of the client's own schema.
-
-Read the calls inside a call of OpenAI's own wrapper for parallel calls.
-
-OpenAI's models were trained with a tool ``multi_tool_use.parallel`` and sometimes call it although
-no such tool is declared (vercel/ai#19067). No client has it, so its calls would be lost.
 """
 
 import hashlib
@@ -44,7 +37,9 @@ _WRAPPER_START: Final = re.compile(rf'\s{{0,99}}\{{\s{{0,99}}"{WRAPPER}"\s{{0,99
 
 
 def restored_answer(text: str, form: AnswerForm) -> str:
-    """Return the answer without its wrapper and without the nulls of absent properties.
+    """Return the answer to a changed output schema in the form of the client's own schema.
+
+    That is without its wrapper and without the nulls of absent properties.
 
     An answer in another form, such as a refusal in words, stays as it is; a truncated one loses
     only the start of the wrapper.
@@ -62,6 +57,8 @@ def restored_answer(text: str, form: AnswerForm) -> str:
 
 
 WRAPPERS: Final = frozenset({"parallel", "multi_tool_use.parallel", "multi_tool_use_parallel"})
+"""OpenAI's models were trained with this tool for parallel calls and sometimes call it although no
+such tool is declared (vercel/ai#19067). No client has it, so its calls would be lost."""
 PREFIX: Final = "functions."
 """The namespace of the client's tools in OpenAI's prompts."""
 UNWRAPPED: Final = Note(
@@ -228,7 +225,10 @@ class MessageComposer:
         if self.matched_stop is not None and block.scanned_text is not None:
             sent = len(block.scanned_text.getvalue()) + len(self.matched_stop)
             self.characters_after_stop = len(block.text) - sent
-            self._drop_queued_after(block)
+            # Drop the blocks queued after ``block``, in which a stop sequence was found
+            self._output_closed = True
+            while self._queue[-1] is not block:
+                self._queue.pop().is_closed = True
         return block
 
     def add_citation(self, key: Key, citation: dict[str, Any]) -> None:
@@ -464,12 +464,6 @@ class MessageComposer:
             return block
         return self._enqueue(key, {"type": "thinking", "thinking": "", "signature": ""})
 
-    def _drop_queued_after(self, block: Block) -> None:
-        """Drop the blocks queued after ``block``, in which a stop sequence was found."""
-        self._output_closed = True
-        while self._queue[-1] is not block:
-            self._queue.pop().is_closed = True
-
     def _send_scanned(self, block: Block, piece: str) -> None:
         """Send text in which the scanner found no stop sequence."""
         if piece and block.scanned_text is not None:
@@ -531,11 +525,25 @@ class MessageComposer:
                 elif block.scanner is not None:
                     self._send_scanned(block, block.scanner.flush())
             case "thinking":
-                self._sign(block)
+                # Write exactly one ``signature_delta``, right before the block's stop, like
+                # Anthropic
+                if block.is_started or block.signature:  # otherwise the block is not sent
+                    self._send(block, {"type": "signature_delta", "signature": block.signature})
             case "tool_use" if block.is_wrapper and self._unwrap(block):
                 return
             case "tool_use" | "server_tool_use":
-                self._check_arguments(block)
+                optional = self.context.optional_properties.get(
+                    block.content_block["name"], frozenset()
+                )
+                unsent, note = finish_input(block, optional)
+                if note is not None:
+                    self.add_note(note)
+                if note is BROKEN_ARGUMENTS:
+                    self._has_invalid_arguments = (
+                        self.context.target.profile.broken_tool_json == "error"
+                    )
+                if unsent:
+                    self._send(block, block.make_delta(unsent))
             case _:
                 self._start_block(block)
         if block.is_started:
@@ -592,21 +600,6 @@ class MessageComposer:
     def _declared_name(self, name: str) -> str | None:
         name = self.context.tool_names.get(name, name)
         return name if name in self.context.declared_tools else None
-
-    def _sign(self, block: Block) -> None:
-        """Write exactly one ``signature_delta``, right before the block's stop, like Anthropic."""
-        if block.is_started or block.signature:  # otherwise the block is not sent
-            self._send(block, {"type": "signature_delta", "signature": block.signature})
-
-    def _check_arguments(self, block: Block) -> None:
-        optional = self.context.optional_properties.get(block.content_block["name"], frozenset())
-        unsent, note = finish_input(block, optional)
-        if note is not None:
-            self.add_note(note)
-        if note is BROKEN_ARGUMENTS:
-            self._has_invalid_arguments = self.context.target.profile.broken_tool_json == "error"
-        if unsent:
-            self._send(block, block.make_delta(unsent))
 
 
 def _not_text_error(piece: Any) -> BadUpstream:

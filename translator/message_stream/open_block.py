@@ -1,7 +1,4 @@
-"""State of one content block of a response, from its start to its stop.
-
-Parse the complete arguments of a tool call, at the end of its block.
-"""
+"""State of one content block of a response, from its start to its stop."""
 
 import re
 from collections.abc import Hashable, Iterable, Sequence
@@ -231,7 +228,7 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
     """
     leftovers = block.leftovers.getvalue()
     further = further_arguments(leftovers, block.text) if leftovers else None
-    is_cut = further is not None and _is_object(block.text)
+    is_cut = further is not None and (isinstance(parse_arguments(block.text)[0], dict))
     text = block.text if is_cut else block.text + leftovers
     value, repaired = parse_arguments(text)
     is_unsent = block.delays_arguments or not block.sends_arguments
@@ -260,7 +257,3 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
             unsent = text if value else ""
     block.arguments_value = value
     return unsent, note
-
-
-def _is_object(text: str) -> bool:
-    return isinstance(parse_arguments(text)[0], dict)

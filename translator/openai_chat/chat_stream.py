@@ -4,13 +4,9 @@ The parts of a chunk are handled in a fixed order: error, usage, reasoning, text
 annotations, tool calls, finish reason. Choices after the first one are ignored, unless they are
 part of the same response. ``TextBlocks`` and ``ToolCalls`` set block boundaries, which Chat
 Completions does not have. Source: docs/mapping.md.
-
-Find errors in Chat Completions responses with status 200 (others: ``map_error``).
-
-Merge a response that is sent as several choices, and detect content that is sent twice.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from translator.anthropic.stop_reason import LIMIT_REACHED
@@ -64,7 +60,15 @@ def find_error(chunk: Any) -> UpstreamError | None:
     """
     body: Any = None
     is_error_object = type(chunk) is list or ("object" in chunk and chunk["object"] == "error")
-    if is_error_object or (not ERROR_FIELDS.isdisjoint(chunk) and _is_error(chunk)):
+    if is_error_object or (
+        not ERROR_FIELDS.isdisjoint(chunk)
+        and (
+            ("choices" not in chunk and any(chunk.get(name) for name in MESSAGE_FIELDS))
+            or chunk.get("error")
+            or chunk.get("type") == "error"
+            or vendor_error(chunk)
+        )
+    ):
         body = chunk
     elif "choices" in chunk:
         choices = chunk["choices"]
@@ -72,14 +76,6 @@ def find_error(chunk: Any) -> UpstreamError | None:
         if type(first) is dict and "error" in first and first["error"]:
             body = {"error": first["error"]}
     return None if body is None else map_error(status_of_error(read_error(body)), body)
-
-
-def _is_error(chunk: dict[str, Any]) -> bool:
-    if "choices" not in chunk and any(chunk.get(name) for name in MESSAGE_FIELDS):
-        return True
-    if chunk.get("error") or chunk.get("type") == "error":
-        return True
-    return bool(vendor_error(chunk))
 
 
 Choice = dict[str, Any]
@@ -96,8 +92,18 @@ def merge_choices(first: Choice, choices: Sequence[Any]) -> Choice:
     other choice was not requested and is ignored. Source:
     https://github.com/ericc-ch/copilot-api/pull/81, https://github.com/HKUDS/nanobot/pull/1555
     """
+    message = first.get("message")
+    announces_calls = (
+        isinstance(message, dict)
+        and not message.get("tool_calls")
+        and FINISH_REASONS.get(str(first.get("finish_reason"))) == "tool_use"
+    )
     continuations = [
-        c for c in choices if isinstance(c, dict) and c is not first and _continues(c, first)
+        choice
+        for choice in choices
+        if isinstance(choice, dict)
+        and choice is not first
+        and (announces_calls or not choice.get("index"))
     ]
     if not continuations:
         return first
@@ -106,26 +112,11 @@ def merge_choices(first: Choice, choices: Sequence[Any]) -> Choice:
     for choice in (first, *continuations):
         part = choice.get(key)
         for name, value in part.items() if isinstance(part, dict) else ():
-            merged[name] = _join_values(merged.get(name), value)
+            earlier = merged.get(name)
+            is_joined = type(earlier) is type(value) and isinstance(value, str | list)
+            merged[name] = earlier + value if is_joined and earlier != value else earlier or value
     reasons = (choice.get("finish_reason") for choice in (first, *continuations))
     return first | {key: merged, "finish_reason": next(filter(None, reasons), None)}
-
-
-def _continues(choice: Choice, first: Choice) -> bool:
-    if not choice.get("index"):
-        return True
-    message = first.get("message")
-    return (
-        isinstance(message, dict)
-        and not message.get("tool_calls")
-        and FINISH_REASONS.get(str(first.get("finish_reason"))) == "tool_use"
-    )
-
-
-def _join_values(previous: Any, value: Any) -> Any:
-    if type(previous) is type(value) and isinstance(value, str | list) and previous != value:
-        return previous + value
-    return previous or value
 
 
 def message_of(choice: Choice) -> Any:
@@ -139,67 +130,6 @@ def message_of(choice: Choice) -> Any:
         text = choice.get("text") or delta
         message = {"content": text} if text and isinstance(text, str) else delta
     return message
-
-
-def is_cumulative(
-    message: dict[str, Any],
-    reasoning_fields: Sequence[str],
-    text_blocks: TextBlocks,
-    was_cumulative: bool,
-) -> bool:
-    """Return whether a message repeats all content so far, as from servers without deltas.
-
-    A message equal to the content so far counts as a repetition only if the previous message was
-    one, because the same word may occur twice in a row.
-    """
-    reasoning = (message.get(name) for name in reasoning_fields)
-    message_texts: dict[Kind, str] = {
-        "text": text_blocks.text_without_tags(message.get("content")),
-        "thinking": next((value for value in reasoning if isinstance(value, str) and value), ""),
-    }
-    if not all(text_blocks.repeats(kind, text) for kind, text in message_texts.items()):
-        return False
-    return was_cumulative or any(
-        text_blocks.has_kind(kind) and text_blocks.new_part(kind, text)
-        for kind, text in message_texts.items()
-    )
-
-
-def new_part_of(
-    message: dict[str, Any],
-    reasoning_keys: Collection[str],
-    text_blocks: TextBlocks,
-    calls: ToolCalls,
-) -> dict[str, Any]:
-    """Return the fields of a message without the content that was streamed before.
-
-    MiniMax ends each stream with a repetition of the whole message. If that message differs from
-    the streamed content, the difference is ignored. ``reasoning_keys`` are the fields with
-    reasoning.
-    """
-    has_reasoning = text_blocks.has_kind("thinking")
-    new_parts: dict[str, Any] = {}
-    for name, value in message.items():
-        match name:
-            case "tool_calls" if isinstance(value, list):
-                new_parts[name] = [call for call in value if not calls.has_call(call)]
-            case "content" if has_reasoning or text_blocks.has_kind("text"):
-                new_parts[name] = text_blocks.new_part("text", text_blocks.text_without_tags(value))
-            case "refusal":
-                new_parts[name] = _suffix_after(text_blocks.refusal, value)
-            case "reasoning_details" if has_reasoning:
-                pass
-            case _ if has_reasoning and name in reasoning_keys:
-                new_parts[name] = text_blocks.new_part("thinking", value)
-            case _:
-                new_parts[name] = value
-    return new_parts
-
-
-def _suffix_after(prefix: str, text: Any) -> str:
-    if not isinstance(text, str) or not text.startswith(prefix):
-        return ""
-    return text[len(prefix) :]
 
 
 SOURCE_FIELDS: Final = ("citations", "search_results")
@@ -217,12 +147,7 @@ class ChatStream(ResponseStream):
     def _begin(self) -> None:
         super()._begin()
         self._texts = TextBlocks(self.composer)
-        self._calls = ToolCalls(
-            self.composer,
-            self._texts.close_segment,
-            self._texts.take_hidden_details,
-            self.composer.take_hidden_reasoning,
-        )
+        self._calls = ToolCalls(self.composer, self._texts)
         # The id of the last chunk, how many chunks in a row had it, and whether ids prove nothing.
         self._chunk_id, self._chunks_with_id, self._ids_vary = "", 0, False
         # A chunk with a new id, but without the role, that may begin a second generation.
@@ -410,12 +335,55 @@ class ChatStream(ResponseStream):
             if self._repeats_stream:
                 self._close_open_block()
             elif self._texts.characters:
-                self._is_cumulative = is_cumulative(
-                    message, REASONING_FIELDS, self._texts, self._is_cumulative
-                )
+                self._is_cumulative = self._repeats_all(message)
             if self._repeats_stream or self._is_cumulative:
-                message = new_part_of(message, self.REASONING_KEYS, self._texts, self._calls)
+                message = self._new_part_of(message)
         self._add_delta(message, is_complete=True)
+
+    def _repeats_all(self, message: dict[str, Any]) -> bool:
+        """Return whether a message repeats all content so far, as from servers without deltas.
+
+        A message equal to the content so far counts as a repetition only if the previous message
+        was one, because the same word may occur twice in a row.
+        """
+        texts = self._texts
+        reasoning = (message.get(name) for name in REASONING_FIELDS)
+        message_texts: dict[Kind, str] = {
+            "text": texts.text_without_tags(message.get("content")),
+            "thinking": next((text for text in reasoning if isinstance(text, str) and text), ""),
+        }
+        if not all(texts.repeats(kind, text) for kind, text in message_texts.items()):
+            return False
+        return self._is_cumulative or any(
+            texts.has_kind(kind) and texts.new_part(kind, text)
+            for kind, text in message_texts.items()
+        )
+
+    def _new_part_of(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a message without the content that was streamed before.
+
+        MiniMax ends each stream with a repetition of the whole message. If that message differs
+        from the streamed content, the difference is ignored.
+        """
+        texts = self._texts
+        has_reasoning = texts.has_kind("thinking")
+        new_parts: dict[str, Any] = {}
+        for name, value in message.items():
+            match name:
+                case "tool_calls" if isinstance(value, list):
+                    new_parts[name] = [call for call in value if not self._calls.has_call(call)]
+                case "content" if has_reasoning or texts.has_kind("text"):
+                    new_parts[name] = texts.new_part("text", texts.text_without_tags(value))
+                case "refusal":
+                    is_text = isinstance(value, str) and value.startswith(texts.refusal)
+                    new_parts[name] = value[len(texts.refusal) :] if is_text else ""
+                case "reasoning_details" if has_reasoning:
+                    pass
+                case _ if has_reasoning and name in self.REASONING_KEYS:
+                    new_parts[name] = texts.new_part("thinking", value)
+                case _:
+                    new_parts[name] = value
+        return new_parts
 
     def _read_reasoning(self, delta: dict[str, Any]) -> None:
         details = read_details(delta)

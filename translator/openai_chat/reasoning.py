@@ -1,7 +1,6 @@
 """Reasoning in Chat Completions requests: the requested effort, and reasoning of earlier turns.
 
-Read reasoning under each vendor's field names; preserve what must be sent back unchanged.
-
+Reasoning is read under each vendor's field names; some of it must be sent back unchanged:
 OpenRouter streams ``reasoning_details``, a list, in fragments and requires the whole list in later
 requests.
 
@@ -14,7 +13,7 @@ from typing import Any, Final
 from translator.dialect import TranslationTarget
 from translator.request.builder import RequestBuilder
 from translator.request.reasoning_effort import EFFORT_FIELDS, THINKING_OFF
-from translator.stream import reasoning_signature
+from translator.stream.reasoning_signature import SignedReasoning
 
 REASONING_FIELDS: Final = (
     "reasoning_content",
@@ -165,8 +164,17 @@ def restore_reasoning(
     that in their records.
     """
     field, target = builder.profile.reasoning_field, builder.target
-    signed_items = [_verify_block(block, target) for block in thinking_blocks]
-    signed_details = [entry for signed in signed_items for entry in _details(signed)]
+    signed_items = [
+        target.verify(block.get("signature") or block.get("data") or "", "chat")
+        for block in thinking_blocks
+    ]
+    signed_details = [
+        entry
+        for signed in signed_items
+        for entry in (
+            signed.details if signed is not None and isinstance(signed.details, list) else []
+        )
+    ]
     details, opaque = split_opaque(signed_details or carried_details)
     if not (field or opaque):
         if thinking_blocks:
@@ -205,23 +213,9 @@ def call_fields(piece: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _verify_block(
-    block: dict[str, Any], target: TranslationTarget
-) -> reasoning_signature.SignedReasoning | None:
-    """Verify a block's signature; return its reasoning if this upstream and model produced it."""
-    if target.signing_keys is None:
-        return None
-    signature = block.get("signature") or block.get("data") or ""
-    signed = reasoning_signature.verify(signature, target.signing_keys)
-    origin = ("chat", target.upstream, target.model)
-    if signed is None or (signed.api, signed.upstream, signed.model) != origin:
-        return None
-    return signed
-
-
 def _text(
     block: dict[str, Any],
-    signed: reasoning_signature.SignedReasoning | None,
+    signed: SignedReasoning | None,
     target: TranslationTarget,
 ) -> str:
     """Return a thinking block's text, if this upstream produced the block; "" otherwise."""
@@ -233,7 +227,3 @@ def _text(
     if signed is None:
         return ""
     return text or (signed.details.get("text", "") if isinstance(signed.details, dict) else "")
-
-
-def _details(signed: reasoning_signature.SignedReasoning | None) -> list[dict[str, Any]]:
-    return signed.details if signed is not None and isinstance(signed.details, list) else []

@@ -2,13 +2,6 @@
 
 Chat Completions deltas have no block boundaries. A segment ends when the other kind of content or a
 tool call begins; later content becomes a new block with a new index.
-
-Separate ``<think>…</think>`` at the start of a response from its text.
-
-This is done only for servers whose profile requires it or that announce such reasoning (Gemini),
-because a normal text may contain such tags. If the server's chat template puts the opening tag into
-the prompt, only the closing tag shows that the text before it was reasoning; until then the text is
-buffered.
 """
 
 import enum
@@ -17,7 +10,6 @@ from typing import Any, Final, Literal
 from translator.message_stream.message_composer import MessageComposer
 from translator.message_stream.response_stream import MAX_CITED_TEXT, web_citation
 from translator.notes import Note
-from translator.stream import reasoning_signature
 from translator.stream.text_buffer import TextBuffer
 
 from .reasoning import details_text, merge_details
@@ -43,7 +35,13 @@ class State(enum.Enum):
 
 
 class ThinkTags:
-    """Takes text in pieces of any length and returns its parts, each as text or reasoning."""
+    """Separates ``<think>…</think>`` at the start of a response from its text.
+
+    This is done only for servers whose profile requires it or that announce such reasoning
+    (Gemini), because a normal text may contain such tags. If the server's chat template puts the
+    opening tag into the prompt, only the closing tag shows that the text before it was reasoning;
+    until then the text is buffered.
+    """
 
     def __init__(self, *, maybe_opened: bool = False) -> None:
         """Create a splitter; ``maybe_opened``: the prompt may have contained the opening tag."""
@@ -290,10 +288,4 @@ class TextBlocks:
         if context.thinking == "omitted" and details is None and block is not None:
             # The block shows no reasoning, so its signature contains the text.
             details = {"text": block.text}
-        reasoning = reasoning_signature.SignedReasoning(
-            upstream=target.upstream,
-            model=target.model,
-            api="chat",
-            details=details,
-        )
-        return reasoning_signature.sign(reasoning, target.signing_keys)
+        return target.sign("chat", details=details)

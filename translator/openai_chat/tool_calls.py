@@ -6,7 +6,6 @@ objects. The rules here find the call of each piece and lose no piece.
 """
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from translator.request.id_mapping import carried_fields, client_call_id, record
 from translator.stream.tool_arguments import compact_json, is_unclosed
 
 from .reasoning import HIDDEN_TEXT, REASONING_DETAILS, call_fields
+from .text_blocks import TextBlocks
 
 LATE_FIELDS: Final = Note(
     "content", "dropped", "a thought signature that arrived after the start of its call"
@@ -82,26 +82,13 @@ class ToolCalls:
     A call's block starts when its first arguments arrive, because its name is complete then.
     """
 
-    def __init__(
-        self,
-        composer: MessageComposer,
-        close_other_block: Callable[[], None],
-        take_hidden_details: Callable[[], list[dict[str, Any]]],
-        take_hidden_text: Callable[[], str],
-    ) -> None:
-        """Create an instance; ``close_other_block`` is called before a tool call starts.
-
-        ``take_hidden_details`` returns the reasoning that no block shows and that must go back with
-        the next call (OpenRouter's ``reasoning_details``); the call's id carries it.
-        ``take_hidden_text`` returns plain reasoning, which is too long for an id.
-        """
+    def __init__(self, composer: MessageComposer, texts: TextBlocks) -> None:
+        """Create an instance; a block of ``texts`` is closed before a tool call starts."""
         # Calls are in order of arrival. The list is cleared when all calls end.
         self.open_calls: list[StreamedToolCall] = []
         self.characters = 0  # number of characters in all calls, to estimate the output tokens
         self._composer = composer
-        self._close_other_block = close_other_block
-        self._take_hidden_details = take_hidden_details
-        self._take_hidden_text = take_hidden_text
+        self._texts = texts
         profile = composer.context.target.profile
         self._cumulative = profile.cumulative_arguments
         # The id carries the signature, so the call must not start before it has arrived.
@@ -142,7 +129,14 @@ class ToolCalls:
             call = StreamedToolCall(len(self.open_calls), index)
             self.open_calls.append(call)
         self._touched[call] = None
-        self._update_call(call, index, id_, name)
+        if index is not None:
+            call.index = index
+            self._by_index[index] = call
+        if id_:
+            call.id = call.id or id_
+            self._by_id[id_] = call
+        if name and not call.is_started and name != call.name:
+            call.name += name
         self._add_fields(call, piece)
         if arguments:
             self._add_arguments(call, arguments, is_complete=is_complete or was_object)
@@ -186,7 +180,7 @@ class ToolCalls:
             if not call.is_started:
                 self._composer.add_note(NAMELESS_CALL)
             self._composer.close_block(call.key)
-        if self.open_calls and (details := self._take_hidden_details()):
+        if self.open_calls and (details := self._texts.take_hidden_details()):
             self._record_late_reasoning(details)
         self.open_calls.clear()
         self._closed_ids |= dict.fromkeys(self._by_id)
@@ -285,16 +279,6 @@ class ToolCalls:
             return block
         return call.pending_arguments if call.name else Block(None, NO_BLOCK)
 
-    def _update_call(self, call: StreamedToolCall, index: Any, id_: str, name: str) -> None:
-        if index is not None:
-            call.index = index
-            self._by_index[index] = call
-        if id_:
-            call.id = call.id or id_
-            self._by_id[id_] = call
-        if name and not call.is_started and name != call.name:
-            call.name += name
-
     def _add_arguments(self, call: StreamedToolCall, arguments: str, *, is_complete: bool) -> None:
         if not call.is_started:
             pending = call.pending_arguments
@@ -326,8 +310,12 @@ class ToolCalls:
         self.characters += len(call.name) + CALL_CHARACTERS
         call.client_id = self._client_id(call)
         self._client_ids.add(call.client_id)
-        self._record_hidden_text(call)
-        self._close_other_block()
+        # Record the reasoning before a call for a server that takes it back, in a session
+        target = self._composer.context.target
+        text = self._composer.take_hidden_reasoning()
+        if text and target.recorded_calls is not None and target.profile.reasoning_field in TEXTS:
+            self._record(call, {HIDDEN_TEXT: text}, LATE_REASONING)
+        self._texts.close_segment()
         self._composer.start_tool_call(call.key, id=call.client_id, name=call.name)
         if call.is_complete:
             arguments = call.pending_arguments.received
@@ -349,7 +337,7 @@ class ToolCalls:
             seed = f"{self._composer.message_id}/{call.ordinal}".encode(errors="surrogatepass")
             upstream_id = f"toolu_{hashlib.sha256(seed).hexdigest()[:24]}"
         target = self._composer.context.target
-        details = self._take_hidden_details()
+        details = self._texts.take_hidden_details()
         if details:
             all_fields = {**fields, REASONING_DETAILS: details}
             id_, lost = client_call_id(upstream_id, self._client_ids, target, all_fields)
@@ -372,13 +360,6 @@ class ToolCalls:
             self._record(call, fields, LATE_FIELDS)
         else:
             call.fields |= fields
-
-    def _record_hidden_text(self, call: StreamedToolCall) -> None:
-        """Record the reasoning before a call for a server that takes it back, in a session."""
-        target = self._composer.context.target
-        text = self._take_hidden_text()
-        if text and target.recorded_calls is not None and target.profile.reasoning_field in TEXTS:
-            self._record(call, {HIDDEN_TEXT: text}, LATE_REASONING)
 
     def _record_late_reasoning(self, details: list[dict[str, Any]]) -> None:
         """Record reasoning after the start of the last call, with the reasoning before it."""

@@ -42,7 +42,15 @@ def find_counts(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
         if type(first) is dict and "usage" in first:
             counts = _details(first, "usage")
     if not counts and "timings" in chunk:
-        counts = _counts_of_timings(_details(chunk, "timings"))
+        # Token counts from llama.cpp's timings; old versions do not report cached tokens
+        timings = _details(chunk, "timings")
+        cached, evaluated = timings.get("cache_n"), timings.get("prompt_n")
+        total = cached + evaluated if type(cached) is type(evaluated) is int else None
+        counts = {
+            "prompt_tokens": total,
+            "completion_tokens": timings.get("predicted_n"),
+            "cached_tokens": cached,
+        }
     return counts or None
 
 
@@ -60,7 +68,11 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
     for name in WRITTEN:
         if written is None and (name in prompt or name in counts):
             holder = prompt if name in prompt else counts
-            written, written_1h = holder[name], _written_for_an_hour(holder)
+            # The tokens that were written to the cache for one hour; None if not reported
+            split = next(
+                (_details(holder, name) for name in LIFETIMES if name in holder), NO_COUNTS
+            )
+            written, written_1h = holder[name], split.get("ephemeral_1h_input_tokens")
     # A few servers use the field names of the Responses API.
     total = first_count(counts, "prompt_tokens", "input_tokens")
     output = first_count(counts, "completion_tokens", "output_tokens")
@@ -113,23 +125,6 @@ def _total_output(counts: Counts, prompt_tokens: Any, output: Any, reasoning: An
     ):
         return output + reasoning
     return output
-
-
-def _written_for_an_hour(holder: Counts) -> Any:
-    """Return the tokens that were written to the cache for one hour; None if not reported."""
-    split = next((_details(holder, name) for name in LIFETIMES if name in holder), NO_COUNTS)
-    return split.get("ephemeral_1h_input_tokens")
-
-
-def _counts_of_timings(timings: Counts) -> Counts:
-    """Return token counts from llama.cpp's timings; old versions do not report cached tokens."""
-    cached, evaluated = timings.get("cache_n"), timings.get("prompt_n")
-    total = cached + evaluated if type(cached) is type(evaluated) is int else None
-    return {
-        "prompt_tokens": total,
-        "completion_tokens": timings.get("predicted_n"),
-        "cached_tokens": cached,
-    }
 
 
 def _details(counts: Counts, name: str) -> Counts:

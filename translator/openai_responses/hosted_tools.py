@@ -42,7 +42,10 @@ def web_search_blocks(item: OutputItem) -> list[Block]:
     use_id = _use_id(item)
     action = _dict(item.get("action"))
     use = {"type": "server_tool_use", "id": use_id, "name": "web_search", **DIRECT}
-    content: Any = [_search_result(source["url"]) for source in _sources(action)]
+    content: Any = [
+        _search_result(source["url"])
+        for source in ([s for s in _dicts(action.get("sources")) if isinstance(s.get("url"), str)])
+    ]
     if item.get("status") == "failed":
         content = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
     return [
@@ -58,10 +61,6 @@ def _search_input(action: Mapping[str, Any]) -> dict[str, Any]:
     queries = action.get("queries")
     query_list = [q for q in queries if isinstance(q, str)] if isinstance(queries, list) else []
     return {"query": action.get("query") or "; ".join(query_list)}
-
-
-def _sources(action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [s for s in _dicts(action.get("sources")) if isinstance(s.get("url"), str)]
 
 
 def _search_result(url: str) -> Block:

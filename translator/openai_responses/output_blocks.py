@@ -2,16 +2,6 @@
 
 Upstreams send the same content several times, first in pieces and then complete; each method sends
 only what is missing. The content sent so far is stored for each item and part.
-
-Sign the reasoning items of a response, for the signatures of thinking blocks.
-
-Issue the ids of tool calls to the client, and record what these ids cannot carry.
-
-A client that asked for no thinking gets no thinking blocks, which carry encrypted reasoning to
-later requests. The upstream needs this reasoning together with the calls that follow from it, so it
-is recorded with the next call.
-
-End the open text and reasoning of items that their server finishes late.
 """
 
 from typing import Any, Final
@@ -22,7 +12,6 @@ from translator.message_stream.message_composer import Key, MessageComposer
 from translator.message_stream.response_stream import IMAGE, REPLACED_IMAGE, cite_annotation
 from translator.notes import Note
 from translator.request.id_mapping import client_call_id, record_name
-from translator.stream import reasoning_signature
 from translator.stream.text_buffer import TextBuffer
 from translator.stream.tool_arguments import compact_json
 
@@ -38,16 +27,13 @@ def sign_reasoning(item: ItemState, body: OutputItem, target: TranslationTarget)
         return ""
     encrypted = body.get("encrypted_content")
     lengths = [len(part.text) for (kind, _), part in item.parts.items() if kind == item.channel]
-    reasoning = reasoning_signature.SignedReasoning(
-        upstream=target.upstream,
-        model=target.model,
-        api="responses",
+    return target.sign(
+        "responses",
         item_id=item.id,
         encrypted_content=encrypted if isinstance(encrypted, str) else None,
         part_lengths=tuple(length for length in lengths if length),
         text_kind=item.channel or "summary",
     )
-    return reasoning_signature.sign(reasoning, target.signing_keys)
 
 
 LONG_ID: Final = Note("content", "dropped", "a call id that is too long")
@@ -59,7 +45,12 @@ ITEM_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")
 
 
 class CallIds:
-    """The ids of the calls of one response."""
+    """Issues the ids of tool calls to the client, and records what these ids cannot carry.
+
+    A client that asked for no thinking gets no thinking blocks, which carry encrypted reasoning to
+    later requests. The upstream needs this reasoning together with the calls that follow from it,
+    so it is recorded with the next call.
+    """
 
     def __init__(self, composer: MessageComposer) -> None:
         self._composer = composer
@@ -101,42 +92,6 @@ class CallIds:
         self._reasoning.clear()
 
 
-class OpenItems:
-    """The items whose text or reasoning may be open, by their keys."""
-
-    def __init__(self, composer: MessageComposer) -> None:
-        self._composer = composer
-        self._items: dict[int, ItemState] = {}
-
-    def end_others(self, item: ItemState) -> list[ItemState]:
-        """Return the items whose text ends where the content of ``item`` starts.
-
-        Their reasoning ends here, too. Some servers finish all items at the end of the response,
-        and the new content must not wait for that. An item ends if its own content is complete or
-        if the upstream sends one item after the other.
-        """
-        ended = [
-            other
-            for other in self._items.values()
-            if other is not item and (item.ends_others or other.has_whole_text)
-        ]
-        for other in ended:
-            del self._items[other.key]
-            self._end_reasoning(other)
-        self._items[item.key] = item
-        return ended
-
-    def remove(self, item: ItemState) -> None:
-        self._items.pop(item.key, None)
-
-    def _end_reasoning(self, item: ItemState) -> None:
-        """Close the thinking block, except if its signature will contain encrypted reasoning."""
-        target = self._composer.context.target
-        if item.channel and not target.profile.encrypted_reasoning:
-            signature = sign_reasoning(item, {}, target)
-            self._composer.close_thinking((item.key, "thinking"), signature)
-
-
 class OutputBlocks:
     """Converts the content of output items to the events of one message."""
 
@@ -148,7 +103,7 @@ class OutputBlocks:
         self.characters = 0  # number of characters in all content, to estimate the output tokens
         self.items_with_initial_text: list[ItemState] = []  # their initial text may not be sent yet
         self.open_inputs: list[ItemState] = []  # custom tool calls whose input has started
-        self._open_items = OpenItems(composer)
+        self._open_items: dict[int, ItemState] = {}  # whose text or reasoning may be open, by key
         self.last_arguments: str | None = None  # of the call that was finished last
         self.call_ids = CallIds(composer)
 
@@ -300,8 +255,26 @@ class OutputBlocks:
             self.composer.close_thinking((item.key, "thinking"), signature)
 
     def _end_others(self, item: ItemState) -> None:
-        """End open content of other items, so that the content of ``item`` need not wait."""
-        for other in self._open_items.end_others(item):
+        """End the text and reasoning of other items where the content of ``item`` starts.
+
+        Some servers finish all items at the end of the response, and the new content must not wait
+        for that. An item ends if its own content is complete or if the upstream sends one item
+        after the other.
+        """
+        ended = [
+            other
+            for other in self._open_items.values()
+            if other is not item and (item.ends_others or other.has_whole_text)
+        ]
+        target = self.composer.context.target
+        for other in ended:
+            del self._open_items[other.key]
+            # Encrypted reasoning is not known yet, and would go into the signature.
+            if other.channel and not target.profile.encrypted_reasoning:
+                signature = sign_reasoning(other, {}, target)
+                self.composer.close_thinking((other.key, "thinking"), signature)
+        self._open_items[item.key] = item
+        for other in ended:
             self._close_texts(other)
 
     # Tool calls
@@ -442,7 +415,17 @@ class OutputBlocks:
             return
         match item.type:
             case "message":
-                self._finish_message(item, body)
+                parts = body.get("content")
+                if not isinstance(parts, list):
+                    # A few servers send a string or one part instead of the list of parts.
+                    parts = [parts] if isinstance(parts, str | dict) else []
+                for number, finished in zip(
+                    item.part_numbers("text", len(parts)), parts, strict=True
+                ):
+                    self.finish_part(item, number, finished)
+                if self.items_with_initial_text:
+                    self.emit_initial_text(item)
+                self._close_texts(item)
             case "reasoning":
                 self.close_reasoning(item, body)
             case "function_call" | "custom_tool_call":
@@ -458,36 +441,23 @@ class OutputBlocks:
             case kind if kind in BLOCK_BUILDERS:
                 self._add_hosted_call(item, body)
             case _:
-                self._add_compaction(item, body)
+                # Send a compaction block, if it can be signed; drop any other item type with a
+                # note
+                context = self.composer.context
+                block = None
+                if item.type == "compaction" and context.returns_compaction:
+                    block = compaction_block(body, context.target)
+                if block is None:
+                    self._add_note("dropped", f"an output item of type {item.type!r} has no block")
+                else:
+                    self.composer.add_complete_block((item.key, "compaction"), block)
         item.is_done = True
-        self._open_items.remove(item)
-
-    def _finish_message(self, item: ItemState, body: OutputItem) -> None:
-        parts = body.get("content")
-        if not isinstance(parts, list):
-            # A few servers send a string or one part instead of the list of parts.
-            parts = [parts] if isinstance(parts, str | dict) else []
-        for number, finished in zip(item.part_numbers("text", len(parts)), parts, strict=True):
-            self.finish_part(item, number, finished)
-        if self.items_with_initial_text:
-            self.emit_initial_text(item)
-        self._close_texts(item)
+        self._open_items.pop(item.key, None)
 
     def _close_texts(self, item: ItemState) -> None:
         for (_, number), part in item.parts.items():
             if part.finished_part is None:
                 self.close_text(item, number)
-
-    def _add_compaction(self, item: ItemState, body: OutputItem) -> None:
-        """Send a compaction block, if it can be signed; drop any other item type with a note."""
-        context = self.composer.context
-        block = None
-        if item.type == "compaction" and context.returns_compaction:
-            block = compaction_block(body, context.target)
-        if block is None:
-            self._add_note("dropped", f"an output item of type {item.type!r} has no block")
-        else:
-            self.composer.add_complete_block((item.key, "compaction"), block)
 
     def _add_hosted_call(self, item: ItemState, body: OutputItem) -> None:
         """Send the blocks of a hosted tool call, a call of a tool that OpenAI ran itself."""

@@ -269,7 +269,8 @@ class OutputItems:
 
         If the ids of earlier events of that item were all the same, another id is another item.
         """
-        item = self._latest_open_item(kind)
+        open_items = [i for i in self._items if not i.is_done and i.type in ("", kind)]
+        item = open_items[-1] if open_items else None
         if item is None or (item.id_is_stable and isinstance(item_id, str) and item_id):
             return self._new_item(None, item_id, kind)
         return item
@@ -277,10 +278,6 @@ class OutputItems:
     def _open_item_with_text(self, body: OutputItem) -> ItemState | None:
         """Return the open item whose text the finished item contains; None if it has no text."""
         return next((i for i in self._items if not i.is_done and _has_same_text(i, 0, body)), None)
-
-    def _latest_open_item(self, kind: Any) -> ItemState | None:
-        open_items = [i for i in self._items if not i.is_done and i.type in ("", kind)]
-        return open_items[-1] if open_items else None
 
     def _new_item(self, index: Any, item_id: Any = None, kind: Any = None) -> ItemState:
         if len(self._items) == MAX_ITEMS:
@@ -361,15 +358,12 @@ def _has_same_text(item: ItemState, number: int, body: OutputItem) -> bool:
     for kind, name in (("text", "content"), ("content", "content"), ("summary", "summary")):
         received = "".join(part.text for (k, _), part in item.parts.items() if k == kind)
         if received:
-            return _text_of(body.get(name)).startswith(received)
+            # The text of a finished item's parts; a few servers send a string or one part
+            parts = body.get(name)
+            entries = parts if isinstance(parts, list) else [parts]
+            texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in entries]
+            return "".join(text for text in texts if isinstance(text, str)).startswith(received)
     return False
-
-
-def _text_of(parts: Any) -> str:
-    """Return the text of a finished item's parts; a few servers send a string or one part."""
-    entries = parts if isinstance(parts, list) else [parts]
-    texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in entries]
-    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _has_same_index(at: dict[int, ItemState]) -> Callable[[ItemState, int, OutputItem], bool]:

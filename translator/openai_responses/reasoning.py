@@ -28,15 +28,10 @@ def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> dict[
     signature = block.get("signature") or block.get("data") or ""
     if target.signing_keys is None or not reasoning_signature.is_own_signature(signature):
         return "reasoning without this gateway's signature is not sent"
-    signed = reasoning_signature.verify(signature, target.signing_keys)
-    if signed is None:
+    if reasoning_signature.verify(signature, target.signing_keys) is None:
         return "this reasoning signature is forged or truncated"
-    is_own = (signed.api, signed.upstream, signed.model) == (
-        "responses",
-        target.upstream,
-        target.model,
-    )
-    if not is_own:
+    signed = target.verify(signature, "responses")
+    if signed is None:
         return "reasoning of another upstream or model is not sent"
     if not signed.encrypted_content:
         return "reasoning without encrypted content is not sent"
@@ -57,24 +52,15 @@ def compaction_block(item: OutputItem, target: TranslationTarget) -> dict[str, A
     encrypted = item.get("encrypted_content")
     if target.signing_keys is None or not isinstance(encrypted, str):
         return None
-    reasoning = reasoning_signature.SignedReasoning(
-        upstream=target.upstream,
-        model=target.model,
-        api=COMPACTION,
-        item_id=str(item.get("id") or ""),
-        encrypted_content=encrypted,
-    )
-    signature = reasoning_signature.sign(reasoning, target.signing_keys)
+    item_id = str(item.get("id") or "")
+    signature = target.sign(COMPACTION, item_id=item_id, encrypted_content=encrypted)
     return {"type": "compaction", "content": None, "encrypted_content": signature}
 
 
 def restore_compaction(block: dict[str, Any], target: TranslationTarget) -> dict[str, Any] | None:
     """Return a block's compaction item; None if another upstream or model produced it."""
-    if target.signing_keys is None:
-        return None
-    signed = reasoning_signature.verify(block.get("encrypted_content") or "", target.signing_keys)
-    origin = (COMPACTION, target.upstream, target.model)
-    if signed is None or (signed.api, signed.upstream, signed.model) != origin:
+    signed = target.verify(block.get("encrypted_content") or "", COMPACTION)
+    if signed is None:
         return None
     id_field = {"id": signed.item_id} if signed.item_id else {}
     return {"type": "compaction", **id_field, "encrypted_content": signed.encrypted_content}

@@ -4,10 +4,6 @@
 message composer writes Anthropic events in a valid order. The final ``response.output`` adds
 content that was never streamed; for a non-streamed response, it is the only source. Source:
 docs/mapping.md.
-
-Failures of a Responses API upstream: in an HTTP error, an event or a response.
-
-Find out whether a final response is complete, whatever its status is.
 """
 
 from collections.abc import Callable, Mapping

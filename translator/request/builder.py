@@ -298,17 +298,6 @@ MAX_STOP_CHARACTERS: Final = 4_096
 """Maximum characters of all stop sequences, since all text is searched for each sequence."""
 
 
-def _stop_sequences(request: MessagesRequest) -> tuple[str, ...]:
-    sequences = tuple(request.get("stop_sequences") or ())
-    if len(sequences) > MAX_STOP_SEQUENCES or sum(map(len, sequences)) > MAX_STOP_CHARACTERS:
-        raise BadRequest(
-            "stop_sequences",
-            f"this route takes at most {MAX_STOP_SEQUENCES} sequences"
-            f" of {MAX_STOP_CHARACTERS} characters in all",
-        )
-    return sequences
-
-
 REPORTED_FIELDS: Final = frozenset({"context_management", "speed"})
 """Fields whose effect the response reports, if the request has them: context edits, speed."""
 
@@ -345,6 +334,13 @@ def upstream_request(
     reported = {name for name in REPORTED_FIELDS if request.get(name)}
     if request.get("speed") != "fast":
         reported.discard("speed")
+    sequences = tuple(request.get("stop_sequences") or ())
+    if len(sequences) > MAX_STOP_SEQUENCES or sum(map(len, sequences)) > MAX_STOP_CHARACTERS:
+        raise BadRequest(
+            "stop_sequences",
+            f"this route takes at most {MAX_STOP_SEQUENCES} sequences"
+            f" of {MAX_STOP_CHARACTERS} characters in all",
+        )
     response_context = ResponseContext(
         model=request["model"],
         target=target,
@@ -352,7 +348,7 @@ def upstream_request(
         declared_tools=frozenset(t["name"] for t in tools if "name" in t) if tools else NO_FIELDS,
         optional_properties=builder.optional_properties,
         answer=builder.answer,
-        stop_sequences=_stop_sequences(request),
+        stop_sequences=sequences,
         thinking=thinking_visibility(request) if "thinking" in request else "hidden",
         single_tool_call=bool((request.get("tool_choice") or {}).get("disable_parallel_tool_use")),
         call_ids=call_ids or NO_FIELDS,

@@ -2,13 +2,6 @@
 
 Both OpenAI APIs accept text, images and files as parts. They share this conversion; a subclass for
 each API defines the JSON of the parts. Source: docs/mapping.md.
-
-Check the pictures and PDF files of the history before they go to an upstream.
-
-A client keeps a file in its history, so a file that the upstream refuses would end the session:
-svg, tiff, an empty file, data that is no picture (anthropics/claude-code#15807), base64 that was
-cut or damaged. All OpenAI servers take the same four formats, which Anthropic documents under
-"Vision". The first bytes tell the format; no picture is decoded.
 """
 
 import binascii
@@ -39,7 +32,13 @@ PDF: Final = "application/pdf"
 
 
 class File(NamedTuple):
-    """A file that can be sent, or the reason why it cannot."""
+    """A picture or PDF that can be sent, or the reason why it cannot.
+
+    A client keeps a file in its history, so a file that the upstream refuses would end the session:
+    svg, tiff, an empty file, data that is no picture (anthropics/claude-code#15807), base64 that
+    was cut or damaged. All OpenAI servers take the same four formats, which Anthropic documents
+    under "Vision". The first bytes tell the format; no picture is decoded.
+    """
 
     media_type: str = ""
     data: str = ""
@@ -245,7 +244,12 @@ class PartBuilder(ABC):
                 return [self._file(block, source, path, builder)]
             case "text" | "content":
                 builder.add_note(path, "emulated", "a document is sent as text")
-                return self._document_text(block, path, builder)
+                content = block["source"].get("content")
+                if block["source"]["type"] == "text" or isinstance(content, str):
+                    return [self.text_part(document_text(block))]
+                heading_lines = [block[name] for name in ("title", "context") if block.get(name)]
+                parts = [self.text_part("\n".join(heading_lines))] if heading_lines else []
+                return parts + self.convert_content(content, f"{path}.source", builder)
             case kind:
                 raise _foreign_file_error(path, "document", kind)
 
@@ -284,14 +288,6 @@ class PartBuilder(ABC):
         return self.text_part(
             f"[file omitted: {fault}: {name}]" if name else f"[file omitted: {fault}]"
         )
-
-    def _document_text(self, block: Block, path: str, builder: RequestBuilder) -> list[Part]:
-        content = block["source"].get("content")
-        if block["source"]["type"] == "text" or isinstance(content, str):
-            return [self.text_part(document_text(block))]
-        heading_lines = [block[name] for name in ("title", "context") if block.get(name)]
-        parts = [self.text_part("\n".join(heading_lines))] if heading_lines else []
-        return parts + self.convert_content(content, f"{path}.source", builder)
 
     def _search_result(self, block: Block, path: str, builder: RequestBuilder) -> list[Part]:
         _drop_citations(block, path, builder, "search results")

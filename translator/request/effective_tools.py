@@ -2,13 +2,6 @@
 
 An upstream takes one list of tools: the tools that are available at the end of the conversation.
 Source: docs/mapping.md and the type ``BetaRequestToolAdditionBlockParam`` of Anthropic's SDK.
-
-Tools with ``defer_loading``: a model sees them only after a search has loaded them.
-
-Claude Code (from 2.1.329 on, by default) and others declare hundreds of MCP tools in this way,
-with a search tool of their own whose result names the found tools in ``tool_reference`` blocks.
-Anthropic keeps the other ones out of the context (documentation, "Tool search tool", custom
-implementation), and upstreams have limits of tools (nguyenphutrong/quotio#529).
 """
 
 import re
@@ -33,7 +26,14 @@ NAMES: Final = re.compile(r"[A-Za-z0-9_-]+")
 def loaded_tools(
     declared: list[tuple[str, Tool]], builder: RequestBuilder
 ) -> list[tuple[str, Tool]]:
-    """Return the tools without those that are not loaded, with a note on their number."""
+    """Return the tools without those that no search has loaded, with a note on their number.
+
+    Claude Code (from 2.1.329 on, by default) and others declare hundreds of MCP tools with
+    ``defer_loading``, and a search tool of their own whose result names the found tools in
+    ``tool_reference`` blocks. Anthropic keeps the other ones out of the context (documentation,
+    "Tool search tool", custom implementation), and upstreams have limits of tools
+    (nguyenphutrong/quotio#529).
+    """
     offered = [(path, tool) for path, tool in declared if tool.get("name") != PLACEHOLDER]
     if not any("defer_loading" in tool and tool["defer_loading"] for _, tool in offered):
         return offered
@@ -64,7 +64,7 @@ def _loaded_names(request: MessagesRequest, deferred: set[str]) -> set[str]:
             match block["type"]:
                 case "tool_use":
                     loaded.add(block["name"])
-                    if _is_search(block["name"]):
+                    if "toolsearch" in block["name"].replace("_", "").replace("-", "").lower():
                         searches.add(block["id"])
                 case "tool_result":
                     loaded.update(_references(block.get("content")))
@@ -76,10 +76,6 @@ def _loaded_names(request: MessagesRequest, deferred: set[str]) -> set[str]:
                 case "tool_addition":
                     loaded.add((block["tool"].get("definition") or block["tool"]).get("name"))
     return loaded & deferred
-
-
-def _is_search(name: str) -> bool:
-    return "toolsearch" in name.replace("_", "").replace("-", "").lower()
 
 
 def _references(content: Any) -> Iterator[str]:

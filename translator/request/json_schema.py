@@ -1,12 +1,10 @@
 """Convert JSON schemas of tools and outputs to OpenAI's rules, and to its strict form.
 
-Repair keywords of JSON schemas for which OpenAI refuses a whole request.
-
-Anthropic accepts these schemas, and MCP servers send them: one tool with such a schema would make
-all tools unusable. Source: the errors in public reports, "array schema missing items"
-(modelscope/ms-agent#610, tuples of FastMCP in PrefectHQ/fastmcp#2464), "[] is too short", "None is
-not of type 'array'", "True is not of type 'object'"; Gemini's "property is not defined" for
-``required``; JSON Schema, "Validation".
+OpenAI refuses a whole request for keywords that Anthropic accepts, and MCP servers send them: one
+tool with such a schema would make all tools unusable. So they are repaired. Source: the errors in
+public reports, "array schema missing items" (modelscope/ms-agent#610, tuples of FastMCP in
+PrefectHQ/fastmcp#2464), "[] is too short", "None is not of type 'array'", "True is not of type
+'object'"; Gemini's "property is not defined" for ``required``; JSON Schema, "Validation".
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -237,7 +235,9 @@ def normalize(schema: Any, repairs: dict[str, None] | None = None) -> Schema:
     if len(known) == len(required):
         return result
     found["an invalid required"] = None
-    return _without(result, "required") | ({"required": known} if known else {})
+    return ({name: value for name, value in result.items() if name != "required"}) | (
+        {"required": known} if known else {}
+    )
 
 
 def to_strict(schema: Any) -> StrictSchema | None:
@@ -323,10 +323,6 @@ def _texts(*texts: Any) -> str:
     return "\n\n".join(text for text in texts if isinstance(text, str) and text)
 
 
-def _without(schema: Schema, key: str) -> Schema:
-    return {name: value for name, value in schema.items() if name != key}
-
-
 def _plain_object(schema: Schema) -> Schema:
     """Return an object schema with the same properties, without keywords invalid at a root."""
     result: Schema = {}
@@ -364,7 +360,11 @@ class _StrictConverter:
             raise _NotStrictError
         if "$ref" in schema:
             # MAX_STRICT_DEPTH ends a cycle: without references, a cyclic schema has no strict form.
-            return self.any(self._resolve(schema["$ref"]), path, depth + 1)
+            reference = schema["$ref"]
+            definition = self.definitions.get(reference) if isinstance(reference, str) else None
+            if definition is None:
+                raise _NotStrictError
+            return self.any(definition, path, depth + 1)
         if any(key in schema for key in UNSUPPORTED):
             raise _NotStrictError
         result = {key: schema[key] for key in STRICT_KEYWORDS if key in schema}
@@ -417,12 +417,6 @@ class _StrictConverter:
         self.parts += more
         if self.parts > MAX_PROPERTIES:
             raise _NotStrictError
-
-    def _resolve(self, reference: Any) -> Any:
-        definition = self.definitions.get(reference) if isinstance(reference, str) else None
-        if definition is None:
-            raise _NotStrictError
-        return definition
 
 
 def _join_path(path: str, name: str) -> str:

@@ -6,13 +6,6 @@ Besides the named rules there is a general one: a field that the gateway added, 
 chose, is left out if the error names it, in whatever words. A real fault of the request names no
 such field and is reported at once. Source: docs/mapping.md, and the public reports of
 users of gateways whose sessions such errors ended.
-
-Repair a Messages API body that a server other than Anthropic's own refused.
-
-Such servers and clouds know only some fields of the API, while Claude Code sends new ones with each
-request. Anthropic's own refusals go to the client as they are. What is remembered for a model are
-fields that the server does not know at all, from a fixed table; a refused value, or a name that the
-client chose, changes this request alone.
 """
 
 import re
@@ -835,18 +828,15 @@ def _client_field(refusal: Refusal, body: Body) -> Reading | None:
         is_exact = any(path.rpartition(".")[2] == name.rpartition(".")[2] for path in found)
         if found and is_exact and (is_unknown or not VALUED.intersection(found)):
             said = refusal.says(UNKNOWN) or refusal.says(UNSUPPORTED_VALUE) or refusal.code
-            return Reading(f"{said}: {name}", _lessons(found))
+            # What to leave out; a schema of the answer is kept in the system prompt
+            schema = [Lesson("format_as_prompt")] if "output_config" in found else []
+            omitted = [Lesson("omit_client_field", path) for path in found]
+            return Reading(f"{said}: {name}", (*schema, *omitted))
         top = found[0] if found else name.split(".")[0].removesuffix("[]")
         if top in body and top not in REQUIRED:
             note = Note(top, "dropped", "the upstream refused it: sent without it")
             return Reading(name, body=omit_field(body, top), note=note)
     return None
-
-
-def _lessons(paths: list[str]) -> tuple[Lesson, ...]:
-    """Return what to leave out; a schema of the answer is kept in the system prompt."""
-    schema = [Lesson("format_as_prompt")] if "output_config" in paths else []
-    return (*schema, *(Lesson("omit_client_field", path) for path in paths))
 
 
 def _answer_format(refusal: Refusal, body: Body) -> Reading | None:
@@ -863,4 +853,9 @@ CLIENT_FIELD_RULES: Final = (
     Rule("a field of the client that the server does not know", _client_field),
 )
 COMPATIBLE_RULES: Final = (*ANTHROPIC_RULES, *CLIENT_FIELD_RULES)
-"""The repairs for servers of Anthropic's API other than Anthropic's own."""
+"""The repairs for servers of Anthropic's API other than Anthropic's own.
+
+Such servers and clouds know only some fields of the API, while Claude Code sends new ones with each
+request. Anthropic's own refusals go to the client as they are. What is remembered for a model are
+fields that the server does not know at all, from a fixed table; a refused value, or a name that the
+client chose, changes this request alone."""

@@ -1,10 +1,4 @@
-"""Parse tool arguments from upstreams, repair them where this is safe, and encode them.
-
-Find where the JSON object of a call's arguments ends, in text that arrives in pieces.
-
-Each character is looked at once, however many pieces there are. Only braces outside of strings are
-counted, so the end is that of valid JSON; invalid text may seem to end anywhere.
-"""
+"""Parse tool arguments from upstreams, repair them where this is safe, and encode them."""
 
 import json
 import re
@@ -23,7 +17,12 @@ _OUTSIDE: Final = re.compile(r'["{}]')
 
 
 class ObjectScanner:
-    """Takes the text in pieces; ``ended`` tells whether the object is complete."""
+    """Finds where the JSON object of a call's arguments ends, in text that arrives in pieces.
+
+    ``ended`` tells whether the object is complete. Each character is looked at once, however many
+    pieces there are. Only braces outside of strings are counted, so the end is that of valid JSON;
+    invalid text may seem to end anywhere.
+    """
 
     __slots__ = ("_depth", "_in_string", "_is_escaped", "_is_object", "ended", "started")
 

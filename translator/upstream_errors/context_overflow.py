@@ -3,14 +3,6 @@
 Clients parse two of Anthropic's messages. At ``prompt is too long: N tokens > M maximum`` they
 compact the conversation. At ``input length and `max_tokens` exceed context limit: A + B > C`` they
 request less output. Source: docs/mapping.md.
-
-Read the token counts in an upstream's error about a context window that is too small.
-
-Servers name the same four counts in different words and order: the tokens of the prompt, the
-requested output, their total, and the size of the window. One table has the words beside each
-count; another reads formulas such as ``A + B > C``. The texts come from vLLM, SGLang, llama.cpp,
-LocalAI, LM Studio, MLX, TGI, Together, Databricks, OpenRouter, Bedrock, Vertex, Gemini, Mistral,
-Cohere, xAI, Moonshot and Copilot; the test has one row for each text.
 """
 
 import dataclasses
@@ -31,7 +23,13 @@ _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLimits:
-    """The counts of an error text, in tokens; 0 if the text does not contain the count."""
+    """The counts of an error text, in tokens; 0 if the text does not contain the count.
+
+    Servers name the same four counts in different words and order. One table has the words beside
+    each count; another reads formulas such as ``A + B > C``. The texts come from vLLM, SGLang,
+    llama.cpp, LocalAI, LM Studio, MLX, TGI, Together, Databricks, OpenRouter, Bedrock, Vertex,
+    Gemini, Mistral, Cohere, xAI, Moonshot and Copilot; the test has one row for each text.
+    """
 
     prompt: int = 0
     output: int = 0

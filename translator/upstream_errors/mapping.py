@@ -206,7 +206,20 @@ def map_error(status: int, body: Any) -> UpstreamError:
     """Map an HTTP status and a decoded error body (dict, list, text, None) to an error."""
     fields = read_error(body)
     if fields.code in REFUSALS or fields.type in REFUSALS:
-        return _refusal(fields)
+        message = client_message(fields.message)
+        if fields.filters or not fields.readable or not message:
+            filter_names = f": {', '.join(fields.filters)}" if fields.filters else ""
+            message = f"the upstream's content filter refused the prompt{filter_names}"
+        return UpstreamError(
+            status=400,
+            error_type="invalid_request_error",
+            message=message,
+            should_retry=False,
+            is_refusal=True,
+            refusal_category=REFUSALS.get(fields.code) or REFUSALS.get(fields.type),
+            param=fields.param or None,
+            code=fields.code or fields.type,
+        )
     if (overflow := overflow_message(status, fields)) is not None:
         return UpstreamError(
             status=400,
@@ -282,20 +295,3 @@ def http_status_message(status: int, text: str) -> str:
     if text:
         kind = " (text/html)" if text.lstrip().startswith("<") else " (text/plain)"
     return f"upstream returned HTTP {status}{kind}"
-
-
-def _refusal(fields: ErrorFields) -> UpstreamError:
-    message = client_message(fields.message)
-    if fields.filters or not fields.readable or not message:
-        filter_names = f": {', '.join(fields.filters)}" if fields.filters else ""
-        message = f"the upstream's content filter refused the prompt{filter_names}"
-    return UpstreamError(
-        status=400,
-        error_type="invalid_request_error",
-        message=message,
-        should_retry=False,
-        is_refusal=True,
-        refusal_category=REFUSALS.get(fields.code) or REFUSALS.get(fields.type),
-        param=fields.param or None,
-        code=fields.code or fields.type,
-    )

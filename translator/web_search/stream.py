@@ -179,11 +179,25 @@ class WebSearchStream:
             case "content_block_stop":
                 event["index"] += self._first_index
                 if self._open_search:
-                    self._stop_search(event)
+                    value, _ = parse_arguments("".join(self._arguments))
+                    arguments = value if isinstance(value, dict) else {}
+                    self.searches.append(SearchCall(self._open_search, arguments.get("query")))
+                    if "content_block" in event:
+                        event["content_block"] |= {
+                            "type": "server_tool_use",
+                            "id": self._open_search,
+                        }
+                    self._open_search = ""
             case "message_start":
                 return self._earlier is None
             case "message_delta":
-                return self._end_response(event)
+                # Hold the end of a response with searches; return whether the message ends here
+                self.stop_reason = self._response.stop_reason
+                event["usage"] |= self.usage.to_delta()
+                if self.searches and event["delta"]["stop_reason"] == "tool_use":
+                    self._held_end = event
+                    return False
+                return True
             case "message_stop":
                 self.finished = not self._held_end
                 return self.finished
@@ -200,20 +214,3 @@ class WebSearchStream:
             return
         self._open_search, self._arguments = SERVER_ID + block["id"], []
         event["content_block"] = {**block, "type": "server_tool_use", "id": self._open_search}
-
-    def _stop_search(self, event: Event) -> None:
-        value, _ = parse_arguments("".join(self._arguments))
-        arguments = value if isinstance(value, dict) else {}
-        self.searches.append(SearchCall(self._open_search, arguments.get("query")))
-        if "content_block" in event:
-            event["content_block"] |= {"type": "server_tool_use", "id": self._open_search}
-        self._open_search = ""
-
-    def _end_response(self, event: Event) -> bool:
-        """Hold the end of a response with searches; return whether the message ends here."""
-        self.stop_reason = self._response.stop_reason
-        event["usage"] |= self.usage.to_delta()
-        if self.searches and event["delta"]["stop_reason"] == "tool_use":
-            self._held_end = event
-            return False
-        return True
