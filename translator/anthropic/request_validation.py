@@ -133,7 +133,7 @@ TOOL_CHOICE: Final = tagged_union(
 
 def check_inline_tools(request: dict[str, Any]) -> None:
     """Check the tools that system messages add in mid-conversation."""
-    for place, block_place, change in _tool_changes(request):
+    for place, block_place, change in tool_changes(request):
         if change["tool"].get("type") != "tool_definition":
             continue
         path = ("messages", str(place), "content", str(block_place), "tool")
@@ -158,26 +158,27 @@ def check_tool_names(request: dict[str, Any]) -> None:
         raise ValidationFault("Tool names must be unique", "tools", str(number), "name")
     if not choice or choice["type"] != "tool" or choice["name"] in known_names:
         return
+    added = {
+        str((change["tool"].get("definition") or change["tool"]).get("name"))
+        for _, _, change in tool_changes(request)
+        if change["type"] == "tool_addition"
+    }
     has_toolset = any(str(tool.get("type")).startswith(TOOLSETS) for tool in tools or ())
-    if choice["name"] not in _added_tool_names(request) and not has_toolset:
+    if choice["name"] not in added and not has_toolset:
         raise ValidationFault(
             f"Tool {shorten(choice['name'])!r} not found in provided tools", "tool_choice", "name"
         )
 
 
-def _added_tool_names(request: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of tools that system messages add in mid-conversation."""
-    for _, _, change in _tool_changes(request):
-        definition = change["tool"].get("definition") or change["tool"]
-        if change["type"] == "tool_addition":
-            yield str(definition.get("name"))
+TOOL_CHANGES: Final = frozenset({"tool_addition", "tool_removal"})
 
 
-def _tool_changes(request: dict[str, Any]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def tool_changes(request: dict[str, Any]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the blocks that change the tools in mid-conversation, with message and block index."""
     for place, message in enumerate(request["messages"]):
         if message["role"] == "system" and isinstance(message["content"], list):
             for block_place, block in enumerate(message["content"]):
-                if block["type"] in ("tool_addition", "tool_removal"):
+                if block["type"] in TOOL_CHANGES:
                     yield place, block_place, block
 
 

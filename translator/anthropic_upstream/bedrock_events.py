@@ -137,12 +137,8 @@ def _sse_frame(frame: Frame) -> bytes:
         text = _field(frame.payload, "message") or frame.headers.get(":error-message", "")
         error_type = ERROR_TYPES.get(name.lower(), "api_error")
         message = client_message(text) if text else "the upstream ended the stream with an error"
-        return _sse(
-            "error",
-            json.dumps(
-                {"type": "error", "error": {"type": error_type, "message": message}}
-            ).encode(),
-        )
+        body = {"type": "error", "error": {"type": error_type, "message": message}}
+        return _sse("error", json.dumps(body).encode())
     if frame.headers.get(":event-type") != "chunk":
         return b""
     encoded = _field(frame.payload, "bytes")
@@ -153,18 +149,14 @@ def _sse_frame(frame: Frame) -> bytes:
     if not event or b"\n" in event or b"\r" in event:
         raise BadUpstream("upstream's event stream has a chunk without an event")
     found = FIRST_TYPE.match(event)
-    return _sse(found[1].decode() if found else _event_type(event), event)
+    event_type = found[1].decode() if found else _field(event, "type")
+    if not re.fullmatch(r"[a-z_]{1,64}", event_type):
+        raise BadUpstream("upstream's event stream has an event without a type")
+    return _sse(event_type, event)
 
 
 def _sse(name: str, data: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
-
-
-def _event_type(event: bytes) -> str:
-    kind = _field(event, "type")
-    if not re.fullmatch(r"[a-z_]{1,64}", kind):
-        raise BadUpstream("upstream's event stream has an event without a type")
-    return kind
 
 
 def _field(raw: bytes, name: str) -> str:

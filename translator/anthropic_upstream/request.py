@@ -74,7 +74,12 @@ def _apply_profile(body: dict[str, Any], profile: Profile) -> list[Note]:
             if _field(message, "role") == "system"
         ]
         if messages:
-            body["messages"] = [_as_user(message) for message in messages]
+            body["messages"] = [
+                {"role": "user", "content": message.get("content")}
+                if _field(message, "role") == "system"
+                else message
+                for message in messages
+            ]
     return notes
 
 
@@ -95,12 +100,6 @@ def _remove_server_tools(body: dict[str, Any]) -> list[Note]:
         Note(f"tools.{number}", "dropped", "this upstream does not run server tools")
         for number in removed
     ]
-
-
-def _as_user(message: Any) -> Any:
-    if _field(message, "role") != "system":
-        return message
-    return {"role": "user", "content": message.get("content")}
 
 
 def _rewrite_messages(

@@ -4,9 +4,8 @@ Valid events are returned as the same objects, so that the caller can relay the 
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from translator.anthropic import Event, Message
 from translator.anthropic.token_estimate import CALL_CHARACTERS, tokens_of_characters
@@ -216,24 +215,32 @@ class AnthropicStream:
                     self.stop_reason, self._usage, self._characters = None, NO_USAGE, 0
                 for each in self._completed(event):
                     self._accept(each, accepted)
-                reader = self.READERS.get(event["type"])
-                if reader is not None:
-                    reader(self, event)
-                elif event["type"] not in EVENT_TYPES and event["type"] != "ping":
-                    self.unknown.add(str(event["type"]))
+                match event["type"]:
+                    case "content_block_delta":  # nearly every event
+                        name = STRING_DELTAS.get(event["delta"]["type"])
+                        if name is not None:
+                            self._characters += len(event["delta"][name])
+                    case "content_block_start":
+                        block = event["content_block"]
+                        if block["type"] in CALL_BLOCKS:
+                            self._characters += len(block["name"]) + CALL_CHARACTERS
+                    case "message_delta":
+                        self._read_end(event["delta"].get("stop_reason"), event.get("usage"))
+                    case "message_start":
+                        message = event["message"]
+                        self.upstream_id = str(message["id"])
+                        self.upstream_model = str(message.get("model") or "")
+                        self._read_end(message.get("stop_reason"), message.get("usage"))
+                    case kind if kind not in EVENT_TYPES and kind != "ping":
+                        self.unknown.add(str(kind))
         except MALFORMED_DATA_ERRORS as exc:
             self.fault = exc
             # The error that names the illegal event, without text of the upstream
-            kind = event.get("type") if isinstance(event, dict) else None
-            known_kind = kind if isinstance(kind, str) and kind in EVENT_TYPES else "event"
-            reason = str(exc) if isinstance(exc, IllegalMove) else f"a malformed {known_kind}"
-            return accepted + self.fail(
-                replace(
-                    BAD_EVENT,
-                    message=f"{BAD_EVENT.message}: {reason}",
-                    code=f"illegal_{known_kind}",
-                )
-            )
+            named = event.get("type") if isinstance(event, dict) else None
+            known = named if isinstance(named, str) and named in EVENT_TYPES else "event"
+            reason = str(exc) if isinstance(exc, IllegalMove) else f"a malformed {known}"
+            words = f"{BAD_EVENT.message}: {reason}"
+            return accepted + self.fail(replace(BAD_EVENT, message=words, code=f"illegal_{known}"))
         return accepted
 
     def _accept(self, event: Event, accepted: list[Event]) -> None:
@@ -242,7 +249,13 @@ class AnthropicStream:
         Raises IllegalMove if the event is illegal and cannot be repaired.
         """
         if self._repair is None:
-            if self._is_legal(event):
+            is_legal = event["type"] != "content_block_start" or not has_missing_fields(event)
+            try:
+                if is_legal:
+                    self.validator.check(event)
+            except IllegalMove:
+                is_legal = False
+            if is_legal:
                 accepted.append(event)
                 return
             # A ``message_start`` for an upstream that sends none
@@ -331,15 +344,6 @@ class AnthropicStream:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _is_legal(self, event: Event) -> bool:
-        if event["type"] == "content_block_start" and has_missing_fields(event):
-            return False
-        try:
-            self.validator.check(event)
-        except IllegalMove:
-            return False
-        return True
-
     def feed_body(self, body: dict[str, Any]) -> list[Event]:
         """Process a complete, non-streamed message as the events of an equivalent stream."""
         if self.finished:
@@ -380,59 +384,22 @@ class AnthropicStream:
         if self.finished:
             return []
         self.error = error
-        events = self._end_blocks()
+        events: list[Event] = []
+        if self._repair is not None:  # send the content that still waits, so that none is lost
+            with contextlib.suppress(IllegalMove):
+                for waiting in self._repair.end_blocks():
+                    self.validator.check(waiting)
+                    events.append(waiting)
+        if self.validator.phase == INSIDE:
+            events.append({"type": "content_block_stop", "index": self.validator.index})
         self.validator.phase = AFTER
         return [*events, event]
 
-    def _end_blocks(self) -> list[Event]:
-        """Send the content that still waits, so that none is lost, and close the open block."""
-        events: list[Event] = []
-        if self._repair is not None:
-            with contextlib.suppress(IllegalMove):
-                for event in self._repair.end_blocks():
-                    self.validator.check(event)
-                    events.append(event)
-        if self.validator.phase == INSIDE:
-            events.append({"type": "content_block_stop", "index": self.validator.index})
-        return events
-
-    # Event handlers
-
-    def _read_message_start(self, event: Event) -> None:
-        message = event["message"]
-        self.upstream_id = str(message["id"])
-        self.upstream_model = str(message.get("model") or "")
-        self._set_stop_reason(message.get("stop_reason"))
-        self._merge_usage(message.get("usage"))
-
-    def _count_start(self, event: Event) -> None:
-        block = event["content_block"]
-        if block["type"] in CALL_BLOCKS:
-            self._characters += len(block["name"]) + CALL_CHARACTERS
-
-    def _count_delta(self, event: Event) -> None:
-        name = STRING_DELTAS.get(event["delta"]["type"])
-        if name is not None:
-            self._characters += len(event["delta"][name])
-
-    def _read_message_delta(self, event: Event) -> None:
-        self._set_stop_reason(event["delta"].get("stop_reason"))
-        self._merge_usage(event.get("usage"))
-
-    def _set_stop_reason(self, reason: Any) -> None:
+    def _read_end(self, reason: Any, usage: Any) -> None:
+        """Read stop reason and usage, in the event that has the end or in the first one."""
         if isinstance(reason, str):
             self.stop_reason = FOREIGN_REASONS.get(reason.lower(), reason)
-
-    def _merge_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
             latest, notes = usage_from_wire(usage)
             self._usage = latest if self._usage is NO_USAGE else merge_usage(self._usage, latest)
             self.notes += [note for note in notes if note not in self.notes]
-
-    # At the end of the class, where the functions above can be referenced by name.
-    READERS: ClassVar[Mapping[str, Callable[["AnthropicStream", Event], None]]] = {
-        "content_block_delta": _count_delta,
-        "content_block_start": _count_start,
-        "message_delta": _read_message_delta,
-        "message_start": _read_message_start,
-    }

@@ -124,26 +124,28 @@ class StreamRepair:
             # The first one is always legal, so it never arrives here.
             self._add_note(SECOND_START)
             return []
-        start = self._start_message()
-        handler = {
-            "content_block_start": self._start_block,
-            "content_block_delta": self._add_delta,
-            "content_block_stop": self._stop_block,
-        }.get(kind, self._end_content)
-        return start + handler(event)
+        events: list[Event] = []
+        if not self._is_started:
+            self._is_started = True
+            self._add_note(NO_START)
+            events.append(self._message_start)
+        match kind:
+            case "content_block_start":
+                return events + self._start_block(event)
+            case "content_block_delta":
+                return events + self._add_delta(event)
+            case "content_block_stop":
+                return events + self._stop_block(event)
+        # The blocks end before ``message_delta`` and ``message_stop``.
+        if self._queue:
+            self._add_note(NO_STOP)
+        return [*events, *self.end_blocks(), event]
 
     def end_blocks(self) -> list[Event]:
         """Send and end all blocks, because no more content follows."""
         for block in self._queue:
             block.is_stopped = True
         return self._advance()
-
-    def _start_message(self) -> list[Event]:
-        if self._is_started:
-            return []
-        self._is_started = True
-        self._add_note(NO_START)
-        return [self._message_start]
 
     def _start_block(self, event: Event) -> list[Event]:
         index = _index_of(event)
@@ -160,7 +162,10 @@ class StreamRepair:
         elif index != self._known_index + 1:
             self._add_note(RENUMBERED)
         self._known_index = max(index, self._known_index)
-        block = self._by_index[index] = _Block(content_block, _with_missing_fields(event))
+        if has_missing_fields(event):
+            fields = MISSING_FIELDS[content_block["type"]]
+            event = {**event, "content_block": {**content_block, **fields, **content_block}}
+        block = self._by_index[index] = _Block(content_block, event)
         return events + self._enqueue(block)
 
     def _enqueue(self, block: _Block) -> list[Event]:
@@ -224,12 +229,6 @@ class StreamRepair:
             return [_with_index(event, self._sent_index)]
         return self._stop(block)
 
-    def _end_content(self, event: Event) -> list[Event]:
-        """End the blocks before ``message_delta`` and ``message_stop``."""
-        if self._queue:
-            self._add_note(NO_STOP)
-        return [*self.end_blocks(), event]
-
     def _stop(self, block: _Block) -> list[Event]:
         block.is_stopped = True
         return self._advance()
@@ -283,13 +282,6 @@ def has_missing_fields(event: Event) -> bool:
     """Return whether a ``content_block_start`` lacks a field that clients read."""
     block = event["content_block"]
     return any(name not in block for name in MISSING_FIELDS.get(block["type"], ()))
-
-
-def _with_missing_fields(event: Event) -> Event:
-    if not has_missing_fields(event):
-        return event
-    block = event["content_block"]
-    return {**event, "content_block": {**block, **MISSING_FIELDS[block["type"]], **block}}
 
 
 def _with_index(event: Event, index: int) -> Event:

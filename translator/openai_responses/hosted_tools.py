@@ -24,10 +24,6 @@ PAGE_ACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 """Actions of OpenAI's search tool other than a search, and the arguments of each action."""
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _dicts(value: Any) -> list[dict[str, Any]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
@@ -40,11 +36,20 @@ def _use_id(item: OutputItem) -> str:
 
 def web_search_blocks(item: OutputItem) -> list[Block]:
     use_id = _use_id(item)
-    action = _dict(item.get("action"))
+    action = item.get("action")
+    action = action if isinstance(action, dict) else {}
     use = {"type": "server_tool_use", "id": use_id, "name": "web_search", **DIRECT}
+    urls = [source.get("url") for source in _dicts(action.get("sources"))]
     content: Any = [
-        _search_result(source["url"])
-        for source in ([s for s in _dicts(action.get("sources")) if isinstance(s.get("url"), str)])
+        {
+            "type": "web_search_result",
+            "url": url,
+            "title": url,  # OpenAI sends neither title nor encrypted content
+            "encrypted_content": "",
+            "page_age": None,
+        }
+        for url in urls
+        if isinstance(url, str)
     ]
     if item.get("status") == "failed":
         content = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
@@ -61,17 +66,6 @@ def _search_input(action: Mapping[str, Any]) -> dict[str, Any]:
     queries = action.get("queries")
     query_list = [q for q in queries if isinstance(q, str)] if isinstance(queries, list) else []
     return {"query": action.get("query") or "; ".join(query_list)}
-
-
-def _search_result(url: str) -> Block:
-    """Return a search result block of one URL; OpenAI sends neither title nor encrypted content."""
-    return {
-        "type": "web_search_result",
-        "url": url,
-        "title": url,
-        "encrypted_content": "",
-        "page_age": None,
-    }
 
 
 def code_interpreter_blocks(item: OutputItem) -> list[Block]:

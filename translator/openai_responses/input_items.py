@@ -1,6 +1,6 @@
 """Convert the conversation to ``input`` items, in the order that the Responses API requires."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 from translator.request.builder import RequestBuilder
 from translator.request.content_parts import Block, Part, PartBuilder
@@ -147,7 +147,7 @@ class InputItems(Conversation):
     """The items of all messages, without the top-level system prompt."""
 
     PARTS = PART_BUILDER
-    MESSAGE: Final = {"type": "message"}
+    MESSAGE: ClassVar = {"type": "message"}
 
     def add_assistant_turn(self, content: str | list[Block], path: str) -> list[str]:
         turn = ResponsesTurn(content, path, self.builder)

@@ -6,7 +6,7 @@ index 0 for all items. Without both, the event belongs to the last open item. A 
 before both, and an item of another type is never the item of an event.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -182,8 +182,8 @@ class OutputItems:
 
         ``is_delta``: the event has new content, which no finished item accepts.
         """
-        if call_id is not None and (item := self._find_call(call_id)) is not None:
-            return item
+        if isinstance(call_id, str) and call_id in self._by_call_id:
+            return self._by_call_id[call_id]
         if type(index) is int and index in self._by_index:
             item = self._by_index[index]
             if item.id == item_id and item.type == kind:
@@ -198,7 +198,11 @@ class OutputItems:
             item_by_id = None if item_by_id.is_done else item_by_id
         if item_by_id is not None and (item_by_index is None or item_by_index.id != item_id):
             return item_by_id
-        if item_by_index is None or (is_delta and _is_of_another(item_by_index, item_id)):
+        if item_by_index is None:
+            return self._new_item(index, item_id, kind)
+        # Content with the index of a finished item, but another id, belongs to another item.
+        has_other_id = isinstance(item_id, str) and bool(item_id) and item_by_index.id != item_id
+        if is_delta and item_by_index.is_done and has_other_id:
             return self._new_item(index, item_id, kind)
         return item_by_index
 
@@ -244,8 +248,12 @@ class OutputItems:
     def _match_items(self, output: list[OutputItem]) -> list[ItemState]:
         unmatched = list(self._items)
         matches: dict[int, ItemState] = {}
-        is_same_index = _has_same_text if self._is_ambiguous else _has_same_index(self._by_index)
-        for is_match in (_has_same_id, is_same_index, _has_same_type):
+
+        def has_same_index(item: ItemState, number: int, body: OutputItem) -> bool:
+            return _has_same_type(item, number, body) and self._by_index.get(number) is item
+
+        is_second_best = _has_same_text if self._is_ambiguous else has_same_index
+        for is_match in (_has_same_id, is_second_best, _has_same_type):
             if not unmatched:
                 break
             for number, body in enumerate(output):
@@ -260,9 +268,6 @@ class OutputItems:
         if not isinstance(item_id, str):
             return None
         return self._by_item_id.get(item_id) or self._by_call_id.get(item_id)
-
-    def _find_call(self, call_id: Any) -> ItemState | None:
-        return self._by_call_id.get(call_id) if isinstance(call_id, str) else None
 
     def _item_without_index(self, item_id: Any, kind: Any) -> ItemState:
         """Return the item of an event whose id and index are unknown: the latest open one.
@@ -325,11 +330,6 @@ def _if_suitable(item: ItemState | None, kind: Any) -> ItemState | None:
     return item if item is not None and _is_suitable(item, kind) else None
 
 
-def _is_of_another(item: ItemState, item_id: Any) -> bool:
-    """Return whether an event with the index of a finished item belongs to another item."""
-    return item.is_done and isinstance(item_id, str) and bool(item_id) and item.id != item_id
-
-
 def _is_same(item: ItemState, body: OutputItem) -> bool:
     """Return whether an ``output_item.added`` event repeats this item; else it adds a new one."""
     if not _is_suitable(item, body.get("type")):
@@ -364,13 +364,6 @@ def _has_same_text(item: ItemState, number: int, body: OutputItem) -> bool:
             texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in entries]
             return "".join(text for text in texts if isinstance(text, str)).startswith(received)
     return False
-
-
-def _has_same_index(at: dict[int, ItemState]) -> Callable[[ItemState, int, OutputItem], bool]:
-    def is_match(item: ItemState, number: int, body: OutputItem) -> bool:
-        return _has_same_type(item, number, body) and at.get(number) is item
-
-    return is_match
 
 
 def _has_same_type(item: ItemState, number: int, body: OutputItem) -> bool:

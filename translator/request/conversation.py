@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
+from translator.anthropic.request_validation import TOOL_CHANGES
 from translator.errors import BadRequest
 
 from .builder import RequestBuilder
 from .content_parts import Block, Part, PartBuilder
-from .effective_tools import TOOL_CHANGES
 from .id_mapping import upstream_call_id
 from .text_fallbacks import REPEATED_RESULT, document_text, server_result_text, tool_error_text
 
@@ -215,19 +215,29 @@ class Conversation(ABC):
 
     def _read_tool_result(self, block: Block, path: str) -> None:
         builder = self.builder
-        parts = self.PARTS.convert_content(block.get("content"), path, builder)
+        content = block.get("content") or ()
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
         texts: list[str] = []
+        parts: list[Part] = []
         has_media = False
-        for part in parts:
-            part.pop("prompt_cache_breakpoint", None)
-            if "text" in part:
-                texts.append(part["text"])
-            elif self._media_in_output:
-                has_media = True
-            else:
-                texts.append(MEDIA_PLACEHOLDER)
-                self._media.append(part)
-                builder.add_note(path, "emulated", "media of a tool result moved to a user message")
+        for number, inner in enumerate(content):
+            if inner["type"] == "text" and not self._media_in_output:  # nearly every block
+                if inner["text"] and not inner["text"].isspace():
+                    texts.append(inner["text"])
+                continue
+            for part in self.PARTS.convert_block(inner, f"{path}.content.{number}", builder):
+                part.pop("prompt_cache_breakpoint", None)
+                if "text" in part:
+                    texts.append(part["text"])
+                elif self._media_in_output:
+                    has_media = True
+                else:
+                    texts.append(MEDIA_PLACEHOLDER)
+                    self._media.append(part)
+                    reason = "media of a tool result moved to a user message"
+                    builder.add_note(path, "emulated", reason)
+                parts.append(part)
         output: Output = "\n".join(texts)
         if block.get("is_error"):
             # OpenAI's APIs have no error flag, and the model must not read the error as a normal

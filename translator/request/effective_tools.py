@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from translator.anthropic import MessagesRequest
+from translator.anthropic.request_validation import tool_changes
 
 from .builder import RequestBuilder
 
@@ -97,8 +98,6 @@ def _named_in(content: Any, deferred: set[str]) -> set[str]:
     }
 
 
-TOOL_CHANGES: Final = frozenset({"tool_addition", "tool_removal"})
-
 MCP_REFERENCES: Final = frozenset({"mcp_tool_reference", "mcp_toolset_reference"})
 """Types of references to tools that only an MCP server defines."""
 
@@ -111,13 +110,14 @@ def effective_tools(builder: RequestBuilder) -> list[tuple[str, Tool]]:
     declared: list[tuple[str, Tool]] = []
     if tools := builder.request.get("tools"):
         declared = [(f"tools.{n}", tool) for n, tool in enumerate(tools)]
-    changes = list(_tool_changes(builder.request))
+    changes = list(tool_changes(builder.request))
     if not changes:
         return loaded_tools(declared, builder)
     # Keyed by name; toolsets have no name and are keyed by path.
     tools_by_name = {str(tool.get("name") or path): (path, tool) for path, tool in declared}
     removed_names: set[str] = set()
-    for path, block in changes:
+    for number, block_number, block in changes:
+        path = f"messages.{number}.content.{block_number}"
         tool_change = block["tool"]
         if tool_change.get("type") in MCP_REFERENCES:
             builder.add_note(path, "dropped", "tools of an MCP server cannot be changed")
@@ -133,11 +133,3 @@ def effective_tools(builder: RequestBuilder) -> list[tuple[str, Tool]]:
             tools_by_name[name] = (f"{path}.tool.definition", definition)
     remaining = [entry for name, entry in tools_by_name.items() if name not in removed_names]
     return loaded_tools(remaining, builder)
-
-
-def _tool_changes(request: MessagesRequest) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, message in enumerate(request["messages"]):
-        if message["role"] == "system" and not isinstance(message["content"], str):
-            for block_number, block in enumerate(message["content"]):
-                if block["type"] in TOOL_CHANGES:
-                    yield f"messages.{number}.content.{block_number}", block

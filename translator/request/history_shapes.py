@@ -38,7 +38,11 @@ def merge_turns(entries: Sequence[Entry]) -> list[Entry]:
             merged[-1] = {**last, **entry, "content": content}
             if calls:
                 merged[-1]["tool_calls"] = calls
-        elif role == "user" and _is_result(last) and _is_text(entry):
+        elif (
+            role == "user"
+            and _is_result(last)
+            and (all("text" in part for part in _parts(entry["content"], entry)))
+        ):
             field = "content" if "content" in last else "output"
             merged[-1] = {**last, field: _joined(last[field], _text_of(entry["content"]), entry)}
         else:
@@ -200,10 +204,6 @@ def _split_system(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
 
 def _is_result(entry: Entry) -> bool:
     return entry.get("role") == "tool" or entry.get("type") == "function_call_output"
-
-
-def _is_text(entry: Entry) -> bool:
-    return all("text" in part for part in _parts(entry["content"], entry))
 
 
 def _joined(first: Any, second: Any, entry: Entry) -> Any:

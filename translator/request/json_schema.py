@@ -276,8 +276,9 @@ class _RootNormalizer:
             properties = {**_merged_properties(branches, combiner), **properties}
             required += _required_by(branches, combiner)
             if combiner != "allOf" and (choices := _choices(branches)):
-                description = _texts(result.get("description"), choices)
-                result["description"] = description
+                given = result.get("description")
+                is_text = isinstance(given, str) and given
+                result["description"] = f"{given}\n\n{choices}" if is_text else choices
         result["properties"] = properties
         if required:
             result["required"] = list(dict.fromkeys(required))
@@ -317,10 +318,6 @@ def _choices(branches: list[Schema]) -> str:
         return ""
     sets = [", ".join(names) or "none" for names in list(required)[:MAX_CHOICES]]
     return f"Required is one of these sets of properties: {'; '.join(sets)}."
-
-
-def _texts(*texts: Any) -> str:
-    return "\n\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 def _plain_object(schema: Schema) -> Schema:

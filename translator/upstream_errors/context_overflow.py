@@ -204,17 +204,16 @@ def _read_formula(text: str, output: int) -> tuple[int, int, int] | None:
     if places is None:
         return None
     parts, window = (numbers[places[0]], numbers[places[1]]), numbers[places[2]]
-    before = text[: match_.start()]
+    prompt_word = PROMPT_WORD.search(text, 0, match_.start())
+    output_word = OUTPUT_WORD.search(text, 0, match_.start())
+    names_output_first = output_word is not None and (
+        prompt_word is None or output_word.start() < prompt_word.start()
+    )
     is_reversed = parts[0] == output != parts[1] or (
-        output not in parts and "+" in match_[0] and _names_output_first(before)
+        output not in parts and "+" in match_[0] and names_output_first
     )
     prompt, requested = reversed(parts) if is_reversed else parts
     return prompt, requested, window
-
-
-def _names_output_first(text: str) -> bool:
-    prompt, output = PROMPT_WORD.search(text), OUTPUT_WORD.search(text)
-    return output is not None and (prompt is None or output.start() < prompt.start())
 
 
 TOO_LONG: Final = re.compile(

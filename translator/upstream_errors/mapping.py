@@ -230,7 +230,9 @@ def map_error(status: int, body: Any) -> UpstreamError:
             code=fields.code or fields.type,
         )
     mapping = _find_mapping(status, fields)
-    message = mapping.message or mapping.prefix + client_message(_error_message(status, fields))
+    text = fields.message if fields.readable else ""
+    text = text or http_status_message(status, "" if fields.readable else fields.message)
+    message = mapping.message or mapping.prefix + client_message(text)
     return UpstreamError(
         status=mapping.status,
         error_type=mapping.error_type,
@@ -278,12 +280,6 @@ def _contains_in_order(text: str, phrases: tuple[re.Pattern[str], ...]) -> bool:
             return False
         end = match_.end()
     return True
-
-
-def _error_message(status: int, fields: ErrorFields) -> str:
-    if fields.readable and fields.message:
-        return fields.message
-    return http_status_message(status, "" if fields.readable else fields.message)
 
 
 def http_status_message(status: int, text: str) -> str:
