@@ -68,8 +68,10 @@ def content_blocks() -> str:
         ),
         "assistant": (
             anthropic_content_blocks.ASSISTANT_BLOCKS,
-            *({kind: getattr(turn, name) for kind, name in ASSISTANT_BLOCKS.items()}
-              for turn in (ResponsesTurn, ChatTurn)),
+            *(
+                {kind: getattr(turn, name) for kind, name in ASSISTANT_BLOCKS.items()}
+                for turn in (ResponsesTurn, ChatTurn)
+            ),
         ),
     }
     rows = []

@@ -422,6 +422,15 @@ def _inner_count(name: str, wire: dict[str, Any], path: str, notes: list[Note]) 
     return _checked_count(name, holder.get(inner), notes) if isinstance(holder, dict) else None
 
 
+NO_COUNTS: Final[Mapping[str, Any]] = {}
+
+
+def inner_counts(counts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object inside of an upstream's counts; empty if there is none."""
+    inner = counts.get(name)
+    return inner if type(inner) is dict else NO_COUNTS
+
+
 def first_count(counts: Mapping[str, Any], *names: str) -> Any:
     """Return the first of these counts that is neither null nor zero; else one that is there.
 

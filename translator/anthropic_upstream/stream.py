@@ -270,11 +270,10 @@ class AnthropicStream:
                 "usage": Usage(input=self.context.input_estimate, output=0).to_wire(),
             }
             start = {"type": "message_start", "message": message}
-            self._repair = StreamRepair(self.validator, start)
+            self._repair = StreamRepair(self.validator, start, self._add_note)
         for repaired in self._repair.feed(event):
             self.validator.check(repaired)
             accepted.append(repaired)
-        self.notes += [note for note in self._repair.notes if note not in self.notes]
 
     def _is_spliced(self, message: dict[str, Any]) -> bool:
         """Return whether this is the start of a second generation in the stream of the first."""

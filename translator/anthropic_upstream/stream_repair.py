@@ -7,6 +7,7 @@ and thinking that its server does not sign, ends as soon as another block starts
 block need not wait; a late piece of it gets a block of its own.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from translator.anthropic import Event
@@ -101,8 +102,10 @@ class StreamRepair:
     Raises IllegalMove for an event that cannot be repaired.
     """
 
-    def __init__(self, validator: StreamValidator, message_start: Event) -> None:
-        self.notes: list[Note] = []
+    def __init__(
+        self, validator: StreamValidator, message_start: Event, add_note: Callable[[Note], None]
+    ) -> None:
+        self._add_note = add_note
         self._is_started = validator.phase != BEFORE
         self._message_start = message_start  # the event to send if the upstream sends none
         self._sent_index = validator.index  # the index of the last block that was started
@@ -265,10 +268,6 @@ class StreamRepair:
         self._waiting_characters += characters
         if self._waiting_characters > MAX_WAITING_CHARACTERS:
             raise IllegalMove("content blocks that overlap and are too large to wait")
-
-    def _add_note(self, note: Note) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
 
 
 def _index_of(event: Event) -> int:

@@ -18,7 +18,6 @@ from translator.anthropic.usage import NO_USAGE, Usage
 from translator.dialect import AnswerForm, ResponseContext, UpstreamCall
 from translator.errors import BadUpstream
 from translator.notes import Note
-from translator.stream.stop_scanner import StopScanner
 from translator.stream.surrogates import replace_surrogates
 from translator.stream.text_buffer import TextBuffer
 from translator.stream.tool_arguments import (
@@ -28,7 +27,7 @@ from translator.stream.tool_arguments import (
     without_nulls,
 )
 
-from .open_block import BROKEN_ARGUMENTS, Block, Delta, Key, finish_input, merge_deltas
+from .open_block import BROKEN_ARGUMENTS, Block, Delta, Key, StopScanner, finish_input, merge_deltas
 from .stream_grammar import MessageWriter
 
 WRAPPER: Final = "value"
@@ -106,8 +105,6 @@ def inner_id(wrapper_id: str, number: int) -> str:
     digest = hashlib.sha256(f"{wrapper_id}/{number}".encode(errors="surrogatepass"))
     return f"toolu_{digest.hexdigest()[:24]}"
 
-
-__all__ = ["Block", "Key", "MessageComposer"]
 
 EXCESS_CALL: Final = Note("content", "dropped", "a tool call beyond the one allowed")
 REASONING_AS_TEXT: Final = Note(

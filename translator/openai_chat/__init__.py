@@ -4,8 +4,9 @@ from typing import Final
 
 from translator.dialect import Dialect
 from translator.request.retry_repairs import OPENAI_RULES, repair_by
+from translator.upstream_errors import map_error
 
-from .chat_stream import ChatStream, map_error
+from .chat_stream import ChatStream
 from .request_body import build_request
 
 DIALECT: Final = Dialect(

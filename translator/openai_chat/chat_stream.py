@@ -42,8 +42,6 @@ from .text_blocks import DROPPED_CITATION, Kind, TextBlocks
 from .tool_calls import ToolCalls
 from .usage import find_counts, read_usage
 
-__all__ = ["find_error", "map_error"]
-
 MESSAGE_FIELDS: Final = ("detail", "error_msg", "errors", "message", "msg")
 """Fields with the message of an error without choices; Cloudflare sends a list of messages in one
 of them."""

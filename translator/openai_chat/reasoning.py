@@ -26,10 +26,10 @@ REASONING_FIELDS: Final = (
 text."""
 
 REASONING_DETAILS: Final = "reasoning_details"
+"""OpenRouter's field. A tool call's id carries it if the client asked for no thinking blocks."""
 HIDDEN_TEXT: Final = "hidden_reasoning"
 """The field of a recorded call with the reasoning before it, if the client asked for no thinking.
 DeepSeek and Moonshot require it with the call."""
-"""OpenRouter's field. A tool call's id carries it if the client asked for no thinking blocks."""
 
 OPAQUE: Final = "reasoning_opaque"
 """Copilot's field for encrypted reasoning, which later requests must repeat with the text.

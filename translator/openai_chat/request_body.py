@@ -24,7 +24,7 @@ from translator.request.builder import (
     service_tier_fields,
     upstream_request,
 )
-from translator.request.output_schema import OUTPUT_NAME, output_schema
+from translator.request.json_schema import OUTPUT_NAME, output_schema
 from translator.request.reasoning_effort import EFFORT_FIELDS
 from translator.request.unsent_fields import note_unsent_fields, reject_fields
 from translator.stream.tool_arguments import compact_json

@@ -13,7 +13,8 @@ from translator.anthropic.stop_reason import is_at_limit
 from translator.anthropic.token_estimate import CALL_CHARACTERS
 from translator.anthropic.usage import Usage
 from translator.dialect import UpstreamCall
-from translator.message_stream.message_composer import Block, MessageComposer
+from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.open_block import Block
 from translator.notes import Note
 from translator.request.id_mapping import carried_fields, client_call_id, record_name
 from translator.stream.tool_arguments import compact_json, is_unclosed

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from translator.anthropic.usage import Usage, first_count, usage_from_openai
+from translator.anthropic.usage import (
+    NO_COUNTS,
+    Usage,
+    first_count,
+    inner_counts,
+    usage_from_openai,
+)
 from translator.notes import Note
 
 CACHED: Final = (
@@ -23,8 +29,6 @@ LIFETIMES: Final = ("cache_creation", "cache_creation_token_details")
 
 Counts = Mapping[str, Any]
 
-NO_COUNTS: Final[Counts] = {}
-
 
 def find_counts(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
     """Return the usage object of a chunk or response; None if there is none.
@@ -36,14 +40,14 @@ def find_counts(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
     if type(counts) is not dict:
         counts = NO_COUNTS
     if not counts and "x_groq" in chunk:
-        counts = _details(_details(chunk, "x_groq"), "usage")
+        counts = inner_counts(inner_counts(chunk, "x_groq"), "usage")
     if not counts and choices and type(choices) is list:
         first = choices[0]
         if type(first) is dict and "usage" in first:
-            counts = _details(first, "usage")
+            counts = inner_counts(first, "usage")
     if not counts and "timings" in chunk:
         # Token counts from llama.cpp's timings; old versions do not report cached tokens
-        timings = _details(chunk, "timings")
+        timings = inner_counts(chunk, "timings")
         cached, evaluated = timings.get("cache_n"), timings.get("prompt_n")
         total = cached + evaluated if type(cached) is type(evaluated) is int else None
         counts = {
@@ -56,9 +60,9 @@ def find_counts(chunk: Mapping[str, Any], choices: Any) -> Counts | None:
 
 def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[Note]]:
     """Convert a vendor's token counts to Anthropic's (docs/mapping.md)."""
-    prompt = _details(counts, "prompt_tokens_details")
+    prompt = inner_counts(counts, "prompt_tokens_details")
     cached = prompt.get("cached_tokens")
-    reasoning = _details(counts, "completion_tokens_details").get("reasoning_tokens")
+    reasoning = inner_counts(counts, "completion_tokens_details").get("reasoning_tokens")
     if reasoning is None:
         reasoning = counts.get("reasoning_tokens")
     if cached is None:
@@ -70,7 +74,7 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
             holder = prompt if name in prompt else counts
             # The tokens that were written to the cache for one hour; None if not reported
             split = next(
-                (_details(holder, name) for name in LIFETIMES if name in holder), NO_COUNTS
+                (inner_counts(holder, name) for name in LIFETIMES if name in holder), NO_COUNTS
             )
             written, written_1h = holder[name], split.get("ephemeral_1h_input_tokens")
     # A few servers use the field names of the Responses API.
@@ -80,7 +84,7 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
         reasoning = _hidden_reasoning(counts, total, output)
     searches = None
     if "server_tool_use_details" in counts:  # only OpenRouter sends it
-        searches = _details(counts, "server_tool_use_details").get("web_search_requests")
+        searches = inner_counts(counts, "server_tool_use_details").get("web_search_requests")
     return usage_from_openai(
         total_input=total,
         output=_total_output(counts, total, output, reasoning) if reasoning else output,
@@ -96,7 +100,7 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
 def _tier_in(counts: Counts) -> Any:
     """Return the tier that the usage object names: Mistral's own, or Gemini's traffic type."""
     if "extra_properties" in counts:
-        return _details(_details(counts, "extra_properties"), "google").get("traffic_type")
+        return inner_counts(inner_counts(counts, "extra_properties"), "google").get("traffic_type")
     return counts.get("service_tier")
 
 
@@ -125,8 +129,3 @@ def _total_output(counts: Counts, prompt_tokens: Any, output: Any, reasoning: An
     ):
         return output + reasoning
     return output
-
-
-def _details(counts: Counts, name: str) -> Counts:
-    details = counts.get(name)
-    return details if type(details) is dict else NO_COUNTS

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from translator.anthropic.token_estimate import CALL_CHARACTERS
 from translator.dialect import TranslationTarget, UpstreamCall
-from translator.message_stream.message_composer import Key, MessageComposer
+from translator.message_stream.message_composer import MessageComposer
+from translator.message_stream.open_block import Key
 from translator.message_stream.response_stream import IMAGE, REPLACED_IMAGE, cite_annotation
 from translator.notes import Note
 from translator.request.id_mapping import client_call_id, record_name

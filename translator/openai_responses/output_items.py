@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from translator.errors import BadUpstream
-from translator.message_stream.message_composer import Block
+from translator.message_stream.open_block import Block
 from translator.stream.text_buffer import TextBuffer
 
 from .types import OutputItem, UpstreamEvent

@@ -39,8 +39,6 @@ from .output_items import OutputItems, output_of
 from .types import OutputItem, UpstreamEvent
 from .usage import read_usage
 
-__all__ = ["error_in_body", "error_in_event", "error_in_response", "has_reason", "map_error"]
-
 MESSAGE_FIELDS: Final = ("detail", "error", "errors", "message")
 """Fields with an error in a body that is neither an event nor a response."""
 

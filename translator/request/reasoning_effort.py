@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from translator.anthropic import MessagesRequest
 from translator.capabilities import EFFORTS, Effort, Profile
-from translator.notes import Note
+from translator.notes import Fate, Note
 
 BUDGETS: Final[tuple[tuple[int, Effort], ...]] = (
     (1024, "low"),
@@ -53,15 +53,14 @@ def choose_effort(
         return None, []
     if requested in profile.efforts:
         return requested, []
-    if not profile.efforts:
-        fate: Literal["ignored", "dropped"] = (
-            "ignored" if path.startswith("thinking") and profile.thinking_switch else "dropped"
-        )
-        return None, [Note(path, fate, "this upstream does not accept a reasoning effort")]
     # "none" is excluded, because it disables reasoning and is not a lower effort.
     supported = [effort for effort in profile.efforts if effort != "none"]
     if not supported:
-        return None, [Note(path, "dropped", "this upstream does not accept a reasoning effort")]
+        is_switched = (
+            not profile.efforts and path.startswith("thinking") and profile.thinking_switch
+        )
+        fate: Fate = "ignored" if is_switched else "dropped"
+        return None, [Note(path, fate, "this upstream does not accept a reasoning effort")]
     limit = EFFORTS.index(requested)
     below = [effort for effort in supported if EFFORTS.index(effort) <= limit]
     effort = below[-1] if below else supported[0]

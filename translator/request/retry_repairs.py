@@ -244,15 +244,10 @@ def _encrypted_reasoning(refusal: Refusal, body: Body) -> Reading | None:
     if "reasoning.encrypted_content" not in (body.get("include") or ()):
         return None
     if any(item.get("type") == "reasoning" for item in body.get("input") or ()):
-        return None if "include" not in refusal.paths else _no_encrypted(refusal, "include")
-    said = refusal.says(ENCRYPTED, UNSUPPORTED)
-    return _no_encrypted(refusal, said) if said else None
-
-
-def _no_encrypted(refusal: Refusal, words: str) -> Reading | None:
-    if not refusal.says(ENCRYPTED) and words == "include":
-        return None
-    return Reading(words, (Lesson("exclude", "reasoning.encrypted_content"),))
+        said = "include" if "include" in refusal.paths and refusal.says(ENCRYPTED) else ""
+    else:
+        said = refusal.says(ENCRYPTED, UNSUPPORTED)
+    return Reading(said, (Lesson("exclude", "reasoning.encrypted_content"),)) if said else None
 
 
 # Efforts
