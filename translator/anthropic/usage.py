@@ -291,7 +291,7 @@ def merge_usage(previous: Usage, latest: Usage) -> Usage:
         name: _larger(getattr(previous, name), getattr(latest, name)) for name in OTHER_COUNTS
     }
     names = {name: getattr(latest, name) or getattr(previous, name) for name in NAMES}
-    # The latest input counts; those that it leaves out are as before
+    # Counts that the latest object leaves out are as before.
     known = {
         name: getattr(previous if getattr(latest, name) is None else latest, name)
         for name in INPUT_COUNTS

@@ -208,7 +208,7 @@ class AnthropicStream:
                 if event["type"] == "message_start" and self._is_spliced(event["message"]):
                     if not self.context.whole:
                         return accepted + self.fail(SPLICED)
-                    # Forget the first generation; a client that does not stream has not seen it
+                    # A client that does not stream has not seen the first generation.
                     self.notes.append(FIRST_DROPPED)
                     self.validator, self._repair, self.is_changed = StreamValidator(), None, True
                     self._early_inputs.clear()
@@ -235,7 +235,7 @@ class AnthropicStream:
                         self.unknown.add(str(kind))
         except MALFORMED_DATA_ERRORS as exc:
             self.fault = exc
-            # The error that names the illegal event, without text of the upstream
+            # The error names the illegal event, without text of the upstream.
             named = event.get("type") if isinstance(event, dict) else None
             known = named if isinstance(named, str) and named in EVENT_TYPES else "event"
             reason = str(exc) if isinstance(exc, IllegalMove) else f"a malformed {known}"
@@ -258,7 +258,7 @@ class AnthropicStream:
             if is_legal:
                 accepted.append(event)
                 return
-            # A ``message_start`` for an upstream that sends none
+            # The upstream may send no ``message_start``.
             message: dict[str, Any] = {
                 "id": self.context.message_id or message_id(""),
                 "type": "message",

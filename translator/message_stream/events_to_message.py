@@ -55,14 +55,13 @@ class MessageFold:
                             # replace those of the block.
                             block.update({k: v for k, v in delta.items() if k != "type"})
                 case "message_start":
-                    # Start the message; a second start begins it again (see ``spliced``)
+                    # A second start begins the message again (see ``SPLICED``).
                     self._message = {**event["message"]}
                     self._blocks.clear()
                     self._buffers.clear()
                     self._last_buffer, self._previous_characters = EMPTY_BUFFER, 0
                 case "content_block_start":
-                    # Start a block, unless the message has reached the limit of stored
-                    # characters
+                    # No block is added beyond the limit of stored characters.
                     characters = self._previous_characters + self._last_buffer.tell()
                     if characters < MAX_CHARACTERS:
                         self._previous_characters = characters

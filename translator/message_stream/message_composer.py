@@ -222,7 +222,7 @@ class MessageComposer:
         if self.matched_stop is not None and block.scanned_text is not None:
             sent = len(block.scanned_text.getvalue()) + len(self.matched_stop)
             self.characters_after_stop = len(block.text) - sent
-            # Drop the blocks queued after ``block``, in which a stop sequence was found
+            # Blocks queued after the one with the stop sequence are dropped.
             self._output_closed = True
             while self._queue[-1] is not block:
                 self._queue.pop().is_closed = True
@@ -522,8 +522,7 @@ class MessageComposer:
                 elif block.scanner is not None:
                     self._send_scanned(block, block.scanner.flush())
             case "thinking":
-                # Write exactly one ``signature_delta``, right before the block's stop, like
-                # Anthropic
+                # Exactly one ``signature_delta``, right before the block's stop, like Anthropic.
                 if block.is_started or block.signature:  # otherwise the block is not sent
                     self._send(block, {"type": "signature_delta", "signature": block.signature})
             case "tool_use" if block.is_wrapper and self._unwrap(block):

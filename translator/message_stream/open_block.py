@@ -271,7 +271,7 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
     """
     leftovers = block.leftovers.getvalue()
     further = further_arguments(leftovers, block.text) if leftovers else None
-    is_cut = further is not None and (isinstance(parse_arguments(block.text)[0], dict))
+    is_cut = further is not None and isinstance(parse_arguments(block.text)[0], dict)
     text = block.text if is_cut else block.text + leftovers
     value, repaired = parse_arguments(text)
     is_unsent = block.delays_arguments or not block.sends_arguments

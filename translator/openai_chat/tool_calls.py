@@ -311,7 +311,7 @@ class ToolCalls:
         self.characters += len(call.name) + CALL_CHARACTERS
         call.client_id = self._client_id(call)
         self._client_ids.add(call.client_id)
-        # Record the reasoning before a call for a server that takes it back, in a session
+        # A server may take back the reasoning before a call, if there is a session.
         target = self._composer.context.target
         text = self._composer.take_hidden_reasoning()
         if text and target.recorded_calls is not None and target.profile.reasoning_field in TEXTS:

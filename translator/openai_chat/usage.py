@@ -72,7 +72,6 @@ def read_usage(counts: Counts, service_tier: Any = None) -> tuple[Usage, list[No
     for name in WRITTEN:
         if written is None and (name in prompt or name in counts):
             holder = prompt if name in prompt else counts
-            # The tokens that were written to the cache for one hour; None if not reported
             split = next(
                 (inner_counts(holder, name) for name in LIFETIMES if name in holder), NO_COUNTS
             )

@@ -442,8 +442,7 @@ class OutputBlocks:
             case kind if kind in BLOCK_BUILDERS:
                 self._add_hosted_call(item, body)
             case _:
-                # Send a compaction block, if it can be signed; drop any other item type with a
-                # note
+                # A compaction is sent if it can be signed.
                 context = self.composer.context
                 block = None
                 if item.type == "compaction" and context.returns_compaction:

@@ -358,7 +358,7 @@ def _has_same_text(item: ItemState, number: int, body: OutputItem) -> bool:
     for kind, name in (("text", "content"), ("content", "content"), ("summary", "summary")):
         received = "".join(part.text for (k, _), part in item.parts.items() if k == kind)
         if received:
-            # The text of a finished item's parts; a few servers send a string or one part
+            # A few servers send a string or one part instead of the list of parts.
             parts = body.get(name)
             entries = parts if isinstance(parts, list) else [parts]
             texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in entries]

@@ -374,9 +374,8 @@ def _keep_tools(body: Body, value: str) -> Body | None:
     choice = body.get("tool_choice")
     wanted = (choice.get("function") or choice).get("name") if isinstance(choice, dict) else None
     kept, cut = tools[:limit], tools[limit:]
-    forced = [
-        tool for tool in cut if wanted and ((tool.get("function") or tool).get("name")) == wanted
-    ]
+    forced = [tool for tool in cut if (tool.get("function") or tool).get("name") == wanted]
+    forced = forced if wanted else []
     return {**body, "tools": [*kept[: limit - len(forced[:1])], *forced[:1]]}
 
 

@@ -239,9 +239,8 @@ def normalize(schema: Any, repairs: dict[str, None] | None = None) -> Schema:
     if len(known) == len(required):
         return result
     found["an invalid required"] = None
-    return ({name: value for name, value in result.items() if name != "required"}) | (
-        {"required": known} if known else {}
-    )
+    rest = {name: value for name, value in result.items() if name != "required"}
+    return rest | ({"required": known} if known else {})
 
 
 def to_strict(schema: Any) -> StrictSchema | None:

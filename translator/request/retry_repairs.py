@@ -823,7 +823,7 @@ def _client_field(refusal: Refusal, body: Body) -> Reading | None:
         is_exact = any(path.rpartition(".")[2] == name.rpartition(".")[2] for path in found)
         if found and is_exact and (is_unknown or not VALUED.intersection(found)):
             said = refusal.says(UNKNOWN) or refusal.says(UNSUPPORTED_VALUE) or refusal.code
-            # What to leave out; a schema of the answer is kept in the system prompt
+            # A schema of the answer is kept, in the system prompt.
             schema = [Lesson("format_as_prompt")] if "output_config" in found else []
             omitted = [Lesson("omit_client_field", path) for path in found]
             return Reading(f"{said}: {name}", (*schema, *omitted))

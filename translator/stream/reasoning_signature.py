@@ -94,7 +94,7 @@ def verify(signature: str, keys: SigningKeys) -> SignedReasoning | None:
         payload = json.loads(zlib.decompress(raw).decode("utf-8", "surrogatepass"))
     except (ValueError, zlib.error, binascii.Error):
         return None  # the signature was made with a known key, but not by this module
-    # The reasoning in a signature's JSON; None if a later version wrote it
+    # A later version of this package may have written it.
     if not isinstance(payload, dict) or payload.get("v") != VERSION:
         return None
     values = {name: payload[short] for name, short in PAYLOAD_NAMES.items() if short in payload}

@@ -120,13 +120,13 @@ class SSEDecoder:
             chunk = b"".join(self._buffer)
             self._buffer, self._buffer_size = [], 0
         self._line_ended = False
-        # Split ``data`` into frames; store an incomplete last frame
+        # An incomplete last frame is stored.
         *frames, tail = _split_frames(chunk)
         if tail:
             self._buffer, self._buffer_size = [tail], len(tail)
             self._line_ended = tail.endswith(b"\n")
         if len(chunk) > self._max and any(len(frame) > self._max for frame in frames):
-            # The frames before an oversized frame; the next call raises BadUpstream
+            # The next call raises BadUpstream for the oversized frame.
             at = next(at for at, frame in enumerate(frames) if len(frame) > self._max)
             if not at:
                 self._check(len(frames[0]))

@@ -191,7 +191,7 @@ class WebSearchStream:
             case "message_start":
                 return self._earlier is None
             case "message_delta":
-                # Hold the end of a response with searches; return whether the message ends here
+                # The end of a response with searches is held until their results are there.
                 self.stop_reason = self._response.stop_reason
                 event["usage"] |= self.usage.to_delta()
                 if self.searches and event["delta"]["stop_reason"] == "tool_use":
