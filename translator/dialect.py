@@ -10,13 +10,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from translator.stream.reasoning_signature import SigningKeys
-from translator.stream.unknown_events import UnknownEvents
+from translator.anthropic import Event, MessagesRequest
+from translator.anthropic.usage import Usage
+from translator.capabilities import Profile
+from translator.notes import Note
+from translator.stream.reasoning_signature import SignedReasoning, SigningKeys, sign, verify
 
-from .anthropic.types import Event, MessagesRequest
-from .anthropic.usage import Usage
-from .capabilities import Profile
-from .notes import Note
+MAX_KINDS: Final = 50
+MAX_KIND_CHARACTERS: Final = 100
+OTHERS: Final = "(others)"
+
+
+class UnknownEvents(dict[str, int]):
+    """Number of events by unknown type, for one stream; change it only with ``add``.
+
+    An upstream could send a different type with each event, of any length, so the number of types
+    and their length are limited.
+    """
+
+    def add(self, kind: str) -> None:
+        kind = kind[:MAX_KIND_CHARACTERS]
+        if kind not in self and len(self) >= MAX_KINDS:
+            kind = OTHERS
+        self[kind] = self.get(kind, 0) + 1
 
 
 class UpstreamCall(NamedTuple):
@@ -51,6 +67,23 @@ class TranslationTarget:
     recorded_calls: RecordedCalls | None = None
     """What the caller recorded of the session's earlier calls to this upstream and model. None: the
     caller keeps no record, so what an id cannot carry is lost, with a note."""
+
+    def sign(self, api: str, **fields: Any) -> str:
+        """Return the signature of reasoning with these ``fields``; "" without signing keys."""
+        if self.signing_keys is None:
+            return ""
+        reasoning = SignedReasoning(upstream=self.upstream, model=self.model, api=api, **fields)
+        return sign(reasoning, self.signing_keys)
+
+    def verify(self, signature: str, api: str) -> SignedReasoning | None:
+        """Return the reasoning in a signature if this upstream and model produced it."""
+        signed = verify(signature, self.signing_keys) if self.signing_keys is not None else None
+        is_own = signed is not None and (signed.api, signed.upstream, signed.model) == (
+            api,
+            self.upstream,
+            self.model,
+        )
+        return signed if is_own else None
 
 
 class AnswerForm(NamedTuple):

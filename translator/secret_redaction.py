@@ -44,7 +44,9 @@ def clean_error_text(text: str) -> str:
 def redact_secrets(text: str, instead: str = REMOVED) -> str:
     """Replace everything in the format of a credential, in linear time; nothing is cut."""
     for shape in _IN_TEXT:
-        text = shape.sub(lambda match_: _label(match_) + instead, text)
+        text = shape.sub(
+            lambda match_: (match_[1] if match_.re.groups and match_[1] else "") + instead, text
+        )
     return text
 
 
@@ -78,10 +80,6 @@ def redact_error_body(value: Any) -> Any:
 
     cleaned = clean(value)
     return value if cleaned == value else cleaned
-
-
-def _label(match_: re.Match[str]) -> str:
-    return match_[1] if match_.re.groups and match_[1] else ""
 
 
 def _stars(match_: re.Match[bytes]) -> bytes:

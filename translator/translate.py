@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+from translator.anthropic import Event, Message, MessagesRequest
 from translator.message_stream.events_to_message import fold
 from translator.stream.sse import format_sse
 from translator.stream.surrogates import SurrogateJoiner
 
 from . import openai_chat, openai_responses
 from .anthropic.request_validation import check_for_translation
-from .anthropic.types import Event, Message, MessagesRequest
 from .capabilities import PROFILES
 from .dialect import (
     Dialect,

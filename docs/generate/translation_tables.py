@@ -8,20 +8,19 @@ from translator.anthropic import content_blocks as anthropic_content_blocks
 from translator.anthropic.stop_reason import INCOMPLETE_REASONS
 from translator.capabilities import PROFILES, Profile
 from translator.notes import LOSSY
-from translator.openai_chat.reasoning_details import REASONING_FIELDS
-from translator.openai_chat.request import assistant_messages as chat_assistant
-from translator.openai_chat.request import content_parts as chat_parts
-from translator.openai_chat.request import request_body as chat_request
-from translator.openai_chat.stream import chat_stream, finish_reason
-from translator.openai_responses.request import assistant_items as responses_assistant
-from translator.openai_responses.request import content_parts as responses_parts
-from translator.openai_responses.request import request_body as responses_request
-from translator.openai_responses.request import tools as responses_tools
-from translator.openai_responses.stream import event_table, hosted_tools
-from translator.openai_responses.stream.responses_stream import ResponsesStream
+from translator.openai_chat import chat_stream, finish_reason
+from translator.openai_chat import request_body as chat_request
+from translator.openai_chat.messages import ChatTurn
+from translator.openai_chat.reasoning import REASONING_FIELDS
+from translator.openai_responses import event_table, hosted_tools
+from translator.openai_responses import request_body as responses_request
+from translator.openai_responses import tools as responses_tools
+from translator.openai_responses.input_items import ResponsesTurn
+from translator.openai_responses.responses_stream import ResponsesStream
 from translator.request.body_edits import FIELDS
-from translator.request.client_fields import CLIENT_FIELD_RULES
-from translator.request.retry_repairs import ANTHROPIC_RULES, OPENAI_RULES
+from translator.request.content_parts import PartBuilder
+from translator.request.conversation import ASSISTANT_BLOCKS
+from translator.request.retry_repairs import ANTHROPIC_RULES, CLIENT_FIELD_RULES, OPENAI_RULES
 from translator.request.tool_support import CLIENT_TOOLS, REQUIRED_CAPABILITY, SERVER_TOOLS
 from translator.request.unsent_fields import DROPPED, HARMLESS
 from translator.upstream_errors import mapping
@@ -84,13 +83,14 @@ def content_blocks() -> str:
     places = {
         "user": (
             anthropic_content_blocks.USER_BLOCKS,
-            responses_parts.PART_BUILDER.BLOCKS,
-            chat_parts.PART_BUILDER.BLOCKS,
+            *[PartBuilder.BLOCKS] * 2,
         ),
         "assistant": (
             anthropic_content_blocks.ASSISTANT_BLOCKS,
-            responses_assistant.ASSISTANT_BLOCKS,
-            chat_assistant.ASSISTANT_BLOCKS,
+            *(
+                {kind: getattr(turn, name) for kind, name in ASSISTANT_BLOCKS.items()}
+                for turn in (ResponsesTurn, ChatTurn)
+            ),
         ),
     }
     rows = []
@@ -110,19 +110,21 @@ def content_blocks() -> str:
 def describe_builder(builders: Mapping[str, Any], kind: str) -> str:
     if kind not in builders:
         return "**rejected** with 400"
-    return BUILDER_DESCRIPTIONS.get(builders[kind].__name__, "translated")
+    builder = builders[kind]
+    by_name = BUILDER_DESCRIPTIONS.get(builder.__name__, "translated")
+    return BUILDER_DESCRIPTIONS.get(builder.__qualname__, by_name)
 
 
 BUILDER_DESCRIPTIONS = {
-    "_omit": "dropped, with a note",
-    "_add_rendered_text": "sent as text, with a note",
-    "_add_mcp_call": "`mcp_call` for a server of the request; otherwise dropped, with a note",
-    "_add_mcp_result": "`output` of its `mcp_call`; otherwise sent as text, with a note",
-    "_add_compaction": "the original item for its own upstream, else its summary as system text",
+    "omit": "dropped, with a note",
+    "add_rendered_text": "sent as text, with a note",
+    "add_mcp_call": "`mcp_call` for a server of the request; otherwise dropped, with a note",
+    "add_mcp_result": "`output` of its `mcp_call`; otherwise sent as text, with a note",
+    "add_compaction": "the original item for its own upstream, else its summary as system text",
     "_search_result": "sent as text",
     "_tool_reference": "sent as text",
-    "_add_reasoning_item": "the original reasoning item, only for its own upstream",
-    "_add_thinking_block": "the vendor's original reasoning field, only for its own upstream",
+    "ResponsesTurn.add_thinking": "the original reasoning item, only for its own upstream",
+    "ChatTurn.add_thinking": "the vendor's original reasoning field, only for its own upstream",
 }
 """Builders that do more than translate a block one to one."""
 

@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 from translator.notes import Note
 
+from .token_estimate import tokens_of_characters
+
 Source = Literal["reported", "estimated", "missing"]
 
 MAX_NAME: Final = 32
@@ -118,6 +120,10 @@ DOUBTFUL_COUNTS: Final = Note(
     "usage", "ignored", "bad_usage: no tokens are reported for the content"
 )
 
+ESTIMATED_USAGE: Final = Note(
+    "usage", "emulated", "the upstream reported no final usage; it is estimated"
+)
+
 COUNT_NAMES: Final = (
     "input",
     "output",
@@ -226,6 +232,24 @@ def without_doubtful_counts(usage: Usage, characters: int) -> Usage:
     )
 
 
+def estimated_usage(
+    reported: Usage, input_estimate: int, characters: int, *, is_partial: bool = False
+) -> Usage:
+    """Estimate counts that were not reported; ``characters`` is the length of the response.
+
+    ``is_partial``: the reported output may be that of a part of the response.
+    """
+    output = tokens_of_characters(characters)
+    if reported.output is not None:
+        output = max(output, reported.output) if is_partial else reported.output
+    return replace(
+        reported,
+        input=input_estimate if reported.input is None else reported.input,
+        output=output,
+        source="estimated",
+    )
+
+
 def _has_no_input(usage: Usage) -> bool:
     counts = (usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h)
     return not any(counts)
@@ -267,10 +291,18 @@ def merge_usage(previous: Usage, latest: Usage) -> Usage:
         name: _larger(getattr(previous, name), getattr(latest, name)) for name in OTHER_COUNTS
     }
     names = {name: getattr(latest, name) or getattr(previous, name) for name in NAMES}
-    known = _with_known_input(previous, latest)
+    # Counts that the latest object leaves out are as before.
+    known = {
+        name: getattr(previous if getattr(latest, name) is None else latest, name)
+        for name in INPUT_COUNTS
+    }
+    if latest.cache_write_1h is None and latest.cache_write_5m is not None:
+        # The sum of all cache writes, without their lifetimes: Anthropic's ``message_delta``.
+        known["cache_write_5m"] = max(0, latest.cache_write_5m - (previous.cache_write_1h or 0))
     was_split = any(getattr(previous, name) is not None for name in INPUT_COUNTS[1:])
     is_split = any(getattr(latest, name) is not None for name in INPUT_COUNTS[1:])
-    total, previous_total = sum(map(int, filter(None, known.values()))), _total_input(previous)
+    total = sum(map(int, filter(None, known.values())))
+    previous_total = sum(getattr(previous, name) or 0 for name in INPUT_COUNTS)
     if total < previous_total and (was_split or not (is_split and total)):
         known = {name: getattr(previous, name) for name in INPUT_COUNTS}
     iterations = latest.iterations
@@ -284,22 +316,6 @@ def merge_usage(previous: Usage, latest: Usage) -> Usage:
         iterations=iterations,
         source="reported" if is_reported else "missing",
     )
-
-
-def _with_known_input(previous: Usage, latest: Usage) -> dict[str, Any]:
-    """Return the latest input counts; those that it leaves out are as before."""
-    known = {
-        name: getattr(previous if getattr(latest, name) is None else latest, name)
-        for name in INPUT_COUNTS
-    }
-    if latest.cache_write_1h is None and latest.cache_write_5m is not None:
-        # The sum of all cache writes, without their lifetimes: Anthropic's ``message_delta``.
-        known["cache_write_5m"] = max(0, latest.cache_write_5m - (previous.cache_write_1h or 0))
-    return known
-
-
-def _total_input(usage: Usage) -> int:
-    return sum(getattr(usage, name) or 0 for name in INPUT_COUNTS)
 
 
 def _larger(first: int | None, second: int | None) -> int | None:
@@ -404,6 +420,15 @@ def _inner_count(name: str, wire: dict[str, Any], path: str, notes: list[Note]) 
     outer, _, inner = path.partition(".")
     holder = wire.get(outer)
     return _checked_count(name, holder.get(inner), notes) if isinstance(holder, dict) else None
+
+
+NO_COUNTS: Final[Mapping[str, Any]] = {}
+
+
+def inner_counts(counts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object inside of an upstream's counts; empty if there is none."""
+    inner = counts.get(name)
+    return inner if type(inner) is dict else NO_COUNTS
 
 
 def first_count(counts: Mapping[str, Any], *names: str) -> Any:

@@ -8,15 +8,14 @@ and prompt caches depend on identical bytes. Source: docs/mapping.md.
 
 from typing import Any, Final
 
+from translator.anthropic import MessagesRequest
 from translator.anthropic.request_validation import SAMPLING
-from translator.anthropic.types import MessagesRequest
 from translator.anthropic.validators import UNSET
 from translator.capabilities import Profile
 from translator.dialect import ResponseContext, TranslationTarget, UpstreamRequest
 from translator.errors import BadRequest
 from translator.notes import Note
-from translator.request.builder import UNSET_PARAMETER
-from translator.request.call_arguments import REPAIRED, object_arguments
+from translator.request.builder import REPAIRED, UNSET_PARAMETER, object_arguments
 from translator.request.text_fallbacks import tool_error_text
 from translator.request.tool_support import find_server_tool
 from translator.stream.reasoning_signature import is_own_signature
@@ -42,7 +41,10 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
         body["messages"] = messages
     if isinstance(request.get("system"), list):
         body["system"] = _without_blank_texts(request["system"], "system", notes)
-    notes += _drop_unset_parameters(body)
+    unset = [name for name in SAMPLING if body.get(name) == UNSET]
+    for name in unset:
+        del body[name]
+    notes += [Note(name, *UNSET_PARAMETER) for name in unset]
     notes += _apply_profile(body, profile)
     return UpstreamRequest(
         body=body,
@@ -51,13 +53,6 @@ def build_request(request: MessagesRequest, target: TranslationTarget) -> Upstre
             model=request.get("model", ""), target=target, max_tokens=request.get("max_tokens")
         ),
     )
-
-
-def _drop_unset_parameters(body: dict[str, Any]) -> list[Note]:
-    unset = [name for name in SAMPLING if body.get(name) == UNSET]
-    for name in unset:
-        del body[name]
-    return [Note(name, *UNSET_PARAMETER) for name in unset]
 
 
 def _apply_profile(body: dict[str, Any], profile: Profile) -> list[Note]:
@@ -79,7 +74,12 @@ def _apply_profile(body: dict[str, Any], profile: Profile) -> list[Note]:
             if _field(message, "role") == "system"
         ]
         if messages:
-            body["messages"] = [_as_user(message) for message in messages]
+            body["messages"] = [
+                {"role": "user", "content": message.get("content")}
+                if _field(message, "role") == "system"
+                else message
+                for message in messages
+            ]
     return notes
 
 
@@ -100,12 +100,6 @@ def _remove_server_tools(body: dict[str, Any]) -> list[Note]:
         Note(f"tools.{number}", "dropped", "this upstream does not run server tools")
         for number in removed
     ]
-
-
-def _as_user(message: Any) -> Any:
-    if _field(message, "role") != "system":
-        return message
-    return {"role": "user", "content": message.get("content")}
 
 
 def _rewrite_messages(
@@ -172,19 +166,6 @@ def _is_blank_text(block: Any) -> bool:
     return isinstance(text, str) and (not text or text.isspace())
 
 
-def _rewrite_result(block: Block, path: str, notes: list[Note]) -> Block:
-    """Return a tool result without texts of white space; the same object if it has none."""
-    content = block.get("content")
-    if not isinstance(content, list):
-        return block
-    parts = _without_blank_texts(content, f"{path}.content", notes)
-    if parts is content:
-        return block
-    if not parts and block.get("is_error"):  # the content of an error must not be empty
-        return {**block, "content": tool_error_text("")}
-    return {**block, "content": parts}
-
-
 def _rewrite_block(block: Any, path: str, notes: list[Note]) -> Any:
     """Return the block, as the same object if unchanged."""
     kind = _field(block, "type")
@@ -192,7 +173,15 @@ def _rewrite_block(block: Any, path: str, notes: list[Note]) -> Any:
         notes.append(Note(f"{path}.input", *REPAIRED))
         return {**block, "input": object_arguments(block.get("input"))}
     if kind == "tool_result":
-        return _rewrite_result(block, path, notes)
+        content = block.get("content")
+        if not isinstance(content, list):
+            return block
+        parts = _without_blank_texts(content, f"{path}.content", notes)
+        if parts is content:
+            return block
+        if not parts and block.get("is_error"):  # the content of an error must not be empty
+            return {**block, "content": tool_error_text("")}
+        return {**block, "content": parts}
     if kind == "text" and any(map(_is_foreign_citation, _list(block.get("citations")))):
         notes.append(Note(f"{path}.citations", "ignored", "citations of another upstream"))
         citations = [c for c in block["citations"] if not _is_foreign_citation(c)]
@@ -205,17 +194,15 @@ def _drop_reason(block: Any, foreign_searches: list[Any], profile: Profile) -> s
     match _field(block, "type"):
         case "thinking" if not (block.get("signature") or profile.unsigned_thinking):
             return "thinking without a signature would be refused"
-        case "thinking" | "redacted_thinking" if is_own_signature(_signature(block)):
+        case "thinking" | "redacted_thinking" if is_own_signature(
+            str(block.get("signature") or block.get("data") or "")
+        ):
             return "reasoning of another upstream"
         case "server_tool_use" if block.get("id") in foreign_searches:
             return "a search that another upstream made"
         case "web_search_tool_result" if block.get("tool_use_id") in foreign_searches:
             return "the result of a search that another upstream made"
     return ""
-
-
-def _signature(block: Block) -> str:
-    return str(block.get("signature") or block.get("data") or "")
 
 
 def _foreign_search_ids(content: list[Any]) -> list[Any]:

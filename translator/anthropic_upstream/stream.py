@@ -4,33 +4,84 @@ Valid events are returned as the same objects, so that the caller can relay the 
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
+from translator.anthropic import Event, Message
 from translator.anthropic.token_estimate import CALL_CHARACTERS, tokens_of_characters
-from translator.anthropic.types import Event
-from translator.anthropic.usage import (
-    NO_USAGE,
-    Usage,
-    merge_usage,
-    usage_from_wire,
-)
-from translator.dialect import ResponseContext, UpstreamCall, UpstreamError
+from translator.anthropic.usage import NO_USAGE, Usage, merge_usage, usage_from_wire
+from translator.dialect import ResponseContext, UnknownEvents, UpstreamCall, UpstreamError
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
-from translator.message_stream.malformed_events import MALFORMED_DATA_ERRORS
-from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
+from translator.message_stream.response_stream import (
+    FIRST_DROPPED,
+    MALFORMED_DATA_ERRORS,
+    SPLICED,
+    message_id,
+)
+from translator.message_stream.stream_grammar import AFTER, EVENT_TYPES, INSIDE, StreamValidator
 from translator.notes import Note
-from translator.request.id_mapping import message_id
 from translator.secret_redaction import redact_error_body
 from translator.stream.tool_arguments import compact_json, parse_arguments
-from translator.stream.unknown_events import UnknownEvents
 
 from .error_body import error_from_event
-from .message_to_events import message_to_events
 from .stream_repair import StreamRepair, has_missing_fields
-from .stream_validator import AFTER, EVENT_TYPES, INSIDE, StreamValidator
+
+Delta = dict[str, Any]
+
+FINAL_FIELDS: Final = ("stop_reason", "stop_sequence", "stop_details")
+"""Fields of a message that a stream sends in its final ``message_delta``."""
+
+
+def message_to_events(message: Message) -> list[Event]:
+    """Return the stream events of a message; combining the events again gives the same message."""
+    if message["type"] != "message":
+        raise ValueError(f"a whole answer is a message, not {message['type']!r}")
+    usage = message["usage"]
+    start = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
+    start.pop("stop_details", None)
+    events: list[Event] = [{"type": "message_start", "message": start}]
+    for index, block in enumerate(message["content"]):
+        content_block, deltas = _start_and_deltas(block)
+        events.append(
+            {"type": "content_block_start", "index": index, "content_block": content_block}
+        )
+        events += [
+            {"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas
+        ]
+        events.append({"type": "content_block_stop", "index": index})
+    end = {name: message[name] for name in FINAL_FIELDS if name in message}
+    events.append({"type": "message_delta", "delta": end, "usage": usage})
+    events.append({"type": "message_stop"})
+    return events
+
+
+def _start_and_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[Delta]]:
+    """Split a content block into the block in its start event, and its deltas."""
+    match block["type"]:
+        case "text":
+            deltas: list[Delta] = [
+                {"type": "citations_delta", "citation": citation}
+                for citation in block.get("citations") or ()
+            ]
+            start = {
+                name: value for name, value in block.items() if name != "citations" or not value
+            }
+            text_deltas = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
+            return {**start, "text": ""}, [*text_deltas, *deltas]
+        case "thinking":
+            text = block["thinking"]
+            signature = {"type": "signature_delta", "signature": block.get("signature") or ""}
+            thinking_deltas = [{"type": "thinking_delta", "thinking": text}] if text else []
+            return {**block, "thinking": "", "signature": ""}, [*thinking_deltas, signature]
+        case "tool_use" | "server_tool_use" | "mcp_tool_use":
+            value = block["input"]  # a text is arguments that are no valid JSON
+            arguments = value if isinstance(value, str) else compact_json(value) if value else ""
+            delta = {"type": "input_json_delta", "partial_json": arguments}
+            return {**block, "input": {}}, [delta]
+        case _:
+            return block, []
+
 
 BAD_EVENT: Final = UpstreamError(
     status=502, error_type="api_error", message="upstream sent a bad event"
@@ -78,11 +129,8 @@ def _with_counts(usage: Any, estimates: dict[str, int]) -> tuple[Any, bool]:
     counts, _ = usage_from_wire(known)
     read = {"input_tokens": counts.input, "output_tokens": counts.output}
     found = {name: read[name] for name in missing if read[name] is not None}
-    return {**known, **estimates, **_ints(known), **found}, len(found) < len(missing)
-
-
-def _ints(usage: dict[str, Any]) -> dict[str, int]:
-    return {name: count for name, count in usage.items() if type(count) is int}
+    ints = {name: count for name, count in known.items() if type(count) is int}
+    return {**known, **estimates, **ints, **found}, len(found) < len(missing)
 
 
 def _input_json(value: Any) -> str:
@@ -91,16 +139,6 @@ def _input_json(value: Any) -> str:
         parsed, _ = parse_arguments(value)
         return compact_json(parsed) if isinstance(parsed, dict) else value
     return compact_json(value)
-
-
-def _bad_event_error(event: Any, fault: Exception) -> UpstreamError:
-    """Return the error that names the illegal event, without text of the upstream."""
-    kind = event.get("type") if isinstance(event, dict) else None
-    known_kind = kind if isinstance(kind, str) and kind in EVENT_TYPES else "event"
-    reason = str(fault) if isinstance(fault, IllegalMove) else f"a malformed {known_kind}"
-    return replace(
-        BAD_EVENT, message=f"{BAD_EVENT.message}: {reason}", code=f"illegal_{known_kind}"
-    )
 
 
 class AnthropicStream:
@@ -165,21 +203,44 @@ class AnthropicStream:
                 if self.finished:
                     break
                 if event["type"] == "error":
-                    return accepted + self._end_with_event(event)
+                    error, body = error_from_event(event), redact_error_body(event)
+                    return accepted + self._end_with(error, body)
                 if event["type"] == "message_start" and self._is_spliced(event["message"]):
                     if not self.context.whole:
                         return accepted + self.fail(SPLICED)
-                    self._start_again()
+                    # A client that does not stream has not seen the first generation.
+                    self.notes.append(FIRST_DROPPED)
+                    self.validator, self._repair, self.is_changed = StreamValidator(), None, True
+                    self._early_inputs.clear()
+                    self.stop_reason, self._usage, self._characters = None, NO_USAGE, 0
                 for each in self._completed(event):
                     self._accept(each, accepted)
-                reader = self.READERS.get(event["type"])
-                if reader is not None:
-                    reader(self, event)
-                elif event["type"] not in EVENT_TYPES and event["type"] != "ping":
-                    self.unknown.add(str(event["type"]))
+                match event["type"]:
+                    case "content_block_delta":  # nearly every event
+                        name = STRING_DELTAS.get(event["delta"]["type"])
+                        if name is not None:
+                            self._characters += len(event["delta"][name])
+                    case "content_block_start":
+                        block = event["content_block"]
+                        if block["type"] in CALL_BLOCKS:
+                            self._characters += len(block["name"]) + CALL_CHARACTERS
+                    case "message_delta":
+                        self._read_end(event["delta"].get("stop_reason"), event.get("usage"))
+                    case "message_start":
+                        message = event["message"]
+                        self.upstream_id = str(message["id"])
+                        self.upstream_model = str(message.get("model") or "")
+                        self._read_end(message.get("stop_reason"), message.get("usage"))
+                    case kind if kind not in EVENT_TYPES and kind != "ping":
+                        self.unknown.add(str(kind))
         except MALFORMED_DATA_ERRORS as exc:
             self.fault = exc
-            return accepted + self.fail(_bad_event_error(event, exc))
+            # The error names the illegal event, without text of the upstream.
+            named = event.get("type") if isinstance(event, dict) else None
+            known = named if isinstance(named, str) and named in EVENT_TYPES else "event"
+            reason = str(exc) if isinstance(exc, IllegalMove) else f"a malformed {known}"
+            words = f"{BAD_EVENT.message}: {reason}"
+            return accepted + self.fail(replace(BAD_EVENT, message=words, code=f"illegal_{known}"))
         return accepted
 
     def _accept(self, event: Event, accepted: list[Event]) -> None:
@@ -188,26 +249,36 @@ class AnthropicStream:
         Raises IllegalMove if the event is illegal and cannot be repaired.
         """
         if self._repair is None:
-            if self._is_legal(event):
+            is_legal = event["type"] != "content_block_start" or not has_missing_fields(event)
+            try:
+                if is_legal:
+                    self.validator.check(event)
+            except IllegalMove:
+                is_legal = False
+            if is_legal:
                 accepted.append(event)
                 return
-            self._repair = StreamRepair(self.validator, self._message_start())
+            # The upstream may send no ``message_start``.
+            message: dict[str, Any] = {
+                "id": self.context.message_id or message_id(""),
+                "type": "message",
+                "role": "assistant",
+                "model": self.context.model,
+                "content": [],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": Usage(input=self.context.input_estimate, output=0).to_wire(),
+            }
+            start = {"type": "message_start", "message": message}
+            self._repair = StreamRepair(self.validator, start, self._add_note)
         for repaired in self._repair.feed(event):
             self.validator.check(repaired)
             accepted.append(repaired)
-        self.notes += [note for note in self._repair.notes if note not in self.notes]
 
     def _is_spliced(self, message: dict[str, Any]) -> bool:
         """Return whether this is the start of a second generation in the stream of the first."""
         id_ = message.get("id")
         return bool(self.upstream_id and id_) and str(id_) != self.upstream_id
-
-    def _start_again(self) -> None:
-        """Forget the first generation; a client that does not stream has not seen it."""
-        self.notes.append(FIRST_DROPPED)
-        self.validator, self._repair, self.is_changed = StreamValidator(), None, True
-        self._early_inputs.clear()
-        self.stop_reason, self._usage, self._characters = None, NO_USAGE, 0
 
     def _completed(self, event: Event) -> list[Event]:
         """Return the event with what clients read and some servers leave out; usually itself.
@@ -272,29 +343,6 @@ class AnthropicStream:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _is_legal(self, event: Event) -> bool:
-        if event["type"] == "content_block_start" and has_missing_fields(event):
-            return False
-        try:
-            self.validator.check(event)
-        except IllegalMove:
-            return False
-        return True
-
-    def _message_start(self) -> Event:
-        """Return a ``message_start`` for an upstream that sends none."""
-        message: dict[str, Any] = {
-            "id": self.context.message_id or message_id(""),
-            "type": "message",
-            "role": "assistant",
-            "model": self.context.model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": Usage(input=self.context.input_estimate, output=0).to_wire(),
-        }
-        return {"type": "message_start", "message": message}
-
     def feed_body(self, body: dict[str, Any]) -> list[Event]:
         """Process a complete, non-streamed message as the events of an equivalent stream."""
         if self.finished:
@@ -331,66 +379,26 @@ class AnthropicStream:
         body = {"type": error.error_type, "message": error.message}
         return self._end_with(error, {"type": "error", "error": body})
 
-    def _end_with_event(self, event: Event) -> list[Event]:
-        return self._end_with(error_from_event(event), redact_error_body(event))
-
     def _end_with(self, error: UpstreamError, event: Event) -> list[Event]:
         if self.finished:
             return []
         self.error = error
-        events = self._end_blocks()
+        events: list[Event] = []
+        if self._repair is not None:  # send the content that still waits, so that none is lost
+            with contextlib.suppress(IllegalMove):
+                for waiting in self._repair.end_blocks():
+                    self.validator.check(waiting)
+                    events.append(waiting)
+        if self.validator.phase == INSIDE:
+            events.append({"type": "content_block_stop", "index": self.validator.index})
         self.validator.phase = AFTER
         return [*events, event]
 
-    def _end_blocks(self) -> list[Event]:
-        """Send the content that still waits, so that none is lost, and close the open block."""
-        events: list[Event] = []
-        if self._repair is not None:
-            with contextlib.suppress(IllegalMove):
-                for event in self._repair.end_blocks():
-                    self.validator.check(event)
-                    events.append(event)
-        if self.validator.phase == INSIDE:
-            events.append({"type": "content_block_stop", "index": self.validator.index})
-        return events
-
-    # Event handlers
-
-    def _read_message_start(self, event: Event) -> None:
-        message = event["message"]
-        self.upstream_id = str(message["id"])
-        self.upstream_model = str(message.get("model") or "")
-        self._set_stop_reason(message.get("stop_reason"))
-        self._merge_usage(message.get("usage"))
-
-    def _count_start(self, event: Event) -> None:
-        block = event["content_block"]
-        if block["type"] in CALL_BLOCKS:
-            self._characters += len(block["name"]) + CALL_CHARACTERS
-
-    def _count_delta(self, event: Event) -> None:
-        name = STRING_DELTAS.get(event["delta"]["type"])
-        if name is not None:
-            self._characters += len(event["delta"][name])
-
-    def _read_message_delta(self, event: Event) -> None:
-        self._set_stop_reason(event["delta"].get("stop_reason"))
-        self._merge_usage(event.get("usage"))
-
-    def _set_stop_reason(self, reason: Any) -> None:
+    def _read_end(self, reason: Any, usage: Any) -> None:
+        """Read stop reason and usage, in the event that has the end or in the first one."""
         if isinstance(reason, str):
             self.stop_reason = FOREIGN_REASONS.get(reason.lower(), reason)
-
-    def _merge_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
             latest, notes = usage_from_wire(usage)
             self._usage = latest if self._usage is NO_USAGE else merge_usage(self._usage, latest)
             self.notes += [note for note in notes if note not in self.notes]
-
-    # At the end of the class, where the functions above can be referenced by name.
-    READERS: ClassVar[Mapping[str, Callable[["AnthropicStream", Event], None]]] = {
-        "content_block_delta": _count_delta,
-        "content_block_start": _count_start,
-        "message_delta": _read_message_delta,
-        "message_start": _read_message_start,
-    }

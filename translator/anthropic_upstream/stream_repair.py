@@ -7,15 +7,21 @@ and thinking that its server does not sign, ends as soon as another block starts
 block need not wait; a late piece of it gets a block of its own.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
-from translator.anthropic.types import Event
+from translator.anthropic import Event
 from translator.errors import IllegalMove
 from translator.message_stream.events_to_message import STRING_DELTAS
+from translator.message_stream.stream_grammar import (
+    BEFORE,
+    EVENT_TYPES,
+    INSIDE,
+    StreamValidator,
+    check_delta_type,
+)
 from translator.notes import Note
 from translator.stream.text_buffer import TextBuffer
-
-from .stream_validator import BEFORE, EVENT_TYPES, INSIDE, StreamValidator, check_delta_type
 
 Delta = dict[str, Any]
 
@@ -96,8 +102,10 @@ class StreamRepair:
     Raises IllegalMove for an event that cannot be repaired.
     """
 
-    def __init__(self, validator: StreamValidator, message_start: Event) -> None:
-        self.notes: list[Note] = []
+    def __init__(
+        self, validator: StreamValidator, message_start: Event, add_note: Callable[[Note], None]
+    ) -> None:
+        self._add_note = add_note
         self._is_started = validator.phase != BEFORE
         self._message_start = message_start  # the event to send if the upstream sends none
         self._sent_index = validator.index  # the index of the last block that was started
@@ -107,7 +115,7 @@ class StreamRepair:
         self._waiting_characters = 0
         self._ends_early = True  # true until a piece arrives after the end of its block
         if validator.phase == INSIDE:
-            block = _Block(validator.content_block, {})
+            block = _Block(validator.block, {})
             self._queue.append(block)
             self._by_index[validator.index] = block
 
@@ -119,26 +127,28 @@ class StreamRepair:
             # The first one is always legal, so it never arrives here.
             self._add_note(SECOND_START)
             return []
-        start = self._start_message()
-        handler = {
-            "content_block_start": self._start_block,
-            "content_block_delta": self._add_delta,
-            "content_block_stop": self._stop_block,
-        }.get(kind, self._end_content)
-        return start + handler(event)
+        events: list[Event] = []
+        if not self._is_started:
+            self._is_started = True
+            self._add_note(NO_START)
+            events.append(self._message_start)
+        match kind:
+            case "content_block_start":
+                return events + self._start_block(event)
+            case "content_block_delta":
+                return events + self._add_delta(event)
+            case "content_block_stop":
+                return events + self._stop_block(event)
+        # The blocks end before ``message_delta`` and ``message_stop``.
+        if self._queue:
+            self._add_note(NO_STOP)
+        return [*events, *self.end_blocks(), event]
 
     def end_blocks(self) -> list[Event]:
         """Send and end all blocks, because no more content follows."""
         for block in self._queue:
             block.is_stopped = True
         return self._advance()
-
-    def _start_message(self) -> list[Event]:
-        if self._is_started:
-            return []
-        self._is_started = True
-        self._add_note(NO_START)
-        return [self._message_start]
 
     def _start_block(self, event: Event) -> list[Event]:
         index = _index_of(event)
@@ -155,7 +165,10 @@ class StreamRepair:
         elif index != self._known_index + 1:
             self._add_note(RENUMBERED)
         self._known_index = max(index, self._known_index)
-        block = self._by_index[index] = _Block(content_block, _with_missing_fields(event))
+        if has_missing_fields(event):
+            fields = MISSING_FIELDS[content_block["type"]]
+            event = {**event, "content_block": {**content_block, **fields, **content_block}}
+        block = self._by_index[index] = _Block(content_block, event)
         return events + self._enqueue(block)
 
     def _enqueue(self, block: _Block) -> list[Event]:
@@ -219,12 +232,6 @@ class StreamRepair:
             return [_with_index(event, self._sent_index)]
         return self._stop(block)
 
-    def _end_content(self, event: Event) -> list[Event]:
-        """End the blocks before ``message_delta`` and ``message_stop``."""
-        if self._queue:
-            self._add_note(NO_STOP)
-        return [*self.end_blocks(), event]
-
     def _stop(self, block: _Block) -> list[Event]:
         block.is_stopped = True
         return self._advance()
@@ -262,10 +269,6 @@ class StreamRepair:
         if self._waiting_characters > MAX_WAITING_CHARACTERS:
             raise IllegalMove("content blocks that overlap and are too large to wait")
 
-    def _add_note(self, note: Note) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
-
 
 def _index_of(event: Event) -> int:
     index = event["index"]
@@ -278,13 +281,6 @@ def has_missing_fields(event: Event) -> bool:
     """Return whether a ``content_block_start`` lacks a field that clients read."""
     block = event["content_block"]
     return any(name not in block for name in MISSING_FIELDS.get(block["type"], ()))
-
-
-def _with_missing_fields(event: Event) -> Event:
-    if not has_missing_fields(event):
-        return event
-    block = event["content_block"]
-    return {**event, "content_block": {**block, **MISSING_FIELDS[block["type"]], **block}}
 
 
 def _with_index(event: Event, index: int) -> Event:

@@ -7,7 +7,7 @@ stream with a message.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from translator.anthropic.types import Event, Message
+from translator.anthropic import Event, Message
 from translator.stream.text_buffer import MAX_CHARACTERS, TextBuffer
 from translator.stream.tool_arguments import parse_arguments
 
@@ -44,13 +44,37 @@ class MessageFold:
                     if kind in STRING_DELTAS and index in buffers:
                         buffers[index].append(delta[STRING_DELTAS[kind]])
                     elif index in blocks:
-                        self._merge_delta(blocks[index], delta)
+                        block = blocks[index]
+                        if delta["type"] == "citations_delta":
+                            block["citations"] = [
+                                *(block.get("citations") or []),
+                                delta["citation"],
+                            ]
+                        else:
+                            # For signature_delta and newer delta types, the fields of the delta
+                            # replace those of the block.
+                            block.update({k: v for k, v in delta.items() if k != "type"})
                 case "message_start":
-                    self._start_message(event["message"])
+                    # A second start begins the message again (see ``SPLICED``).
+                    self._message = {**event["message"]}
+                    self._blocks.clear()
+                    self._buffers.clear()
+                    self._last_buffer, self._previous_characters = EMPTY_BUFFER, 0
                 case "content_block_start":
-                    self._start_block(event)
+                    # No block is added beyond the limit of stored characters.
+                    characters = self._previous_characters + self._last_buffer.tell()
+                    if characters < MAX_CHARACTERS:
+                        self._previous_characters = characters
+                        self._blocks[event["index"]] = {**event["content_block"]}
+                        self._buffers[event["index"]] = self._last_buffer = TextBuffer()
                 case "message_delta":
-                    self._merge_message_delta(event)
+                    usage = event.get("usage") or {}
+                    if None in usage.values():
+                        usage = {name: count for name, count in usage.items() if count is not None}
+                    self._message["usage"] = {**(self._message.get("usage") or {}), **usage}
+                    self._message |= event["delta"]
+                    if "context_management" in event:
+                        self._message["context_management"] = event["context_management"]
                 case "error":
                     self.error = event.get("error")
 
@@ -80,38 +104,6 @@ class MessageFold:
         """Return the type of the newest block; empty before the first. Thread-safe."""
         newest = list(self._blocks.values())[-1:]
         return str(newest[0].get("type", "")) if newest else ""
-
-    def _start_message(self, message: Message) -> None:
-        """Start the message; a second start begins it again (see ``spliced``)."""
-        self._message = {**message}
-        self._blocks.clear()
-        self._buffers.clear()
-        self._last_buffer, self._previous_characters = EMPTY_BUFFER, 0
-
-    def _start_block(self, event: Event) -> None:
-        """Start a block, unless the message has reached the limit of stored characters."""
-        characters = self._previous_characters + self._last_buffer.tell()
-        if characters < MAX_CHARACTERS:
-            self._previous_characters = characters
-            self._blocks[event["index"]] = {**event["content_block"]}
-            self._buffers[event["index"]] = self._last_buffer = TextBuffer()
-
-    def _merge_delta(self, block: dict[str, Any], delta: dict[str, Any]) -> None:
-        if delta["type"] == "citations_delta":
-            block["citations"] = [*(block.get("citations") or []), delta["citation"]]
-        else:
-            # For signature_delta and newer delta types, the fields of the delta replace those of
-            # the block.
-            block.update({k: v for k, v in delta.items() if k != "type"})
-
-    def _merge_message_delta(self, event: Event) -> None:
-        usage = event.get("usage") or {}
-        if None in usage.values():
-            usage = {name: count for name, count in usage.items() if count is not None}
-        self._message["usage"] = {**(self._message.get("usage") or {}), **usage}
-        self._message |= event["delta"]
-        if "context_management" in event:
-            self._message["context_management"] = event["context_management"]
 
     def _finished_block(self, index: Any) -> dict[str, Any]:
         block = {**self._blocks[index]}

@@ -6,26 +6,105 @@ upstream's ids. One block is active, and its deltas are sent at once; the other 
 queue until the active block closes.
 """
 
+import hashlib
+import re
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from translator.anthropic.content_blocks import DIRECT
 from translator.anthropic.stop_reason import TRUNCATED
 from translator.anthropic.usage import NO_USAGE, Usage
-from translator.dialect import ResponseContext, UpstreamCall
+from translator.dialect import AnswerForm, ResponseContext, UpstreamCall
 from translator.errors import BadUpstream
 from translator.notes import Note
-from translator.stream.stop_scanner import StopScanner
+from translator.stream.surrogates import replace_surrogates
 from translator.stream.text_buffer import TextBuffer
-from translator.stream.tool_arguments import compact_json, starts_as_object, without_nulls
+from translator.stream.tool_arguments import (
+    compact_json,
+    parse_arguments,
+    starts_as_object,
+    without_nulls,
+)
 
-from .open_block import Block, Delta, Key, merge_deltas
+from .open_block import BROKEN_ARGUMENTS, Block, Delta, Key, StopScanner, finish_input, merge_deltas
 from .stream_grammar import MessageWriter
-from .structured_answer import restored_answer
-from .tool_input import BROKEN_ARGUMENTS, finish_input
-from .wrapped_calls import UNWRAPPED, calls_inside, inner_id, is_wrapper
 
-__all__ = ["Block", "Key", "MessageComposer"]
+WRAPPER: Final = "value"
+"""The one property of the object around an answer that is no object."""
+_WRAPPER_START: Final = re.compile(rf'\s{{0,99}}\{{\s{{0,99}}"{WRAPPER}"\s{{0,99}}:\s{{0,99}}')
+
+
+def restored_answer(text: str, form: AnswerForm) -> str:
+    """Return the answer to a changed output schema in the form of the client's own schema.
+
+    That is without its wrapper and without the nulls of absent properties.
+
+    An answer in another form, such as a refusal in words, stays as it is; a truncated one loses
+    only the start of the wrapper.
+    """
+    value, _ = parse_arguments(text) if text and not text.isspace() else (text, False)
+    if not isinstance(value, dict):
+        start = _WRAPPER_START.match(text) if form.wrapped else None
+        return text[start.end() :] if start is not None else text
+    if "\\u" in text:
+        value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
+    restored = without_nulls(value, form.optional)
+    if form.wrapped:
+        return compact_json(restored[WRAPPER]) if restored.keys() == {WRAPPER} else text
+    return text if restored == value else compact_json(restored)
+
+
+WRAPPERS: Final = frozenset({"parallel", "multi_tool_use.parallel", "multi_tool_use_parallel"})
+"""OpenAI's models were trained with this tool for parallel calls and sometimes call it although no
+such tool is declared (vercel/ai#19067). No client has it, so its calls would be lost."""
+PREFIX: Final = "functions."
+"""The namespace of the client's tools in OpenAI's prompts."""
+UNWRAPPED: Final = Note(
+    "content", "repaired", "a call of the model's own wrapper is given as the calls inside"
+)
+
+MAX_INNER: Final = 64
+"""Maximum calls inside; a model sends far fewer."""
+
+InnerCall = tuple[str, dict[str, Any]]
+"""The client's name of the tool, and the input."""
+
+
+def is_wrapper(name: str) -> bool:
+    """Return whether the name of a call is that of the wrapper."""
+    return name.removeprefix(PREFIX) in WRAPPERS
+
+
+def calls_inside(arguments: str, name_of: Callable[[str], str | None]) -> list[InnerCall] | None:
+    """Return the calls inside a wrapper; None if one of them is none of a declared tool.
+
+    ``name_of`` returns the client's name of the upstream's tool; None if no such tool is declared.
+    """
+    value, _ = parse_arguments(arguments)
+    uses = value.get("tool_uses") if isinstance(value, dict) else None
+    if not uses or not isinstance(uses, list) or len(uses) > MAX_INNER:
+        return None
+    calls: list[InnerCall] = []
+    for use in uses:
+        recipient = use.get("recipient_name") if isinstance(use, dict) else None
+        inner = use.get("parameters", {}) if isinstance(use, dict) else None
+        if isinstance(inner, str):
+            inner, _ = parse_arguments(inner)
+        name = name_of(recipient.removeprefix(PREFIX)) if isinstance(recipient, str) else None
+        if name is None or not isinstance(inner, dict):
+            return None
+        calls.append((name, inner))
+    return calls
+
+
+def inner_id(wrapper_id: str, number: int) -> str:
+    """Return the id of a call inside; the first one has the wrapper's, which may have a record."""
+    if not number:
+        return wrapper_id
+    digest = hashlib.sha256(f"{wrapper_id}/{number}".encode(errors="surrogatepass"))
+    return f"toolu_{digest.hexdigest()[:24]}"
+
 
 EXCESS_CALL: Final = Note("content", "dropped", "a tool call beyond the one allowed")
 REASONING_AS_TEXT: Final = Note(
@@ -66,6 +145,7 @@ class MessageComposer:
         # for later requests of the session
         self.call_records: dict[str, UpstreamCall] = {} if call_records is None else call_records
         self.started = False  # whether ``message_start`` was written
+        self.message_id = ""
         self.finished = False  # whether the stream has ended: no event may follow
         self._output_closed = False  # whether no more content may be sent
         self._queue: deque[Block] = deque()  # open blocks, the active block first
@@ -105,6 +185,7 @@ class MessageComposer:
                 counts["input_tokens"] = self.context.input_estimate
             if "speed" in self.context.reported_fields and usage.service_tier is not None:
                 counts["speed"] = "fast" if usage.service_tier == "priority" else "standard"
+            self.message_id = message_id
             self.writer.start(message_id=message_id, model=model, usage=counts)
             self.started = True
 
@@ -141,7 +222,10 @@ class MessageComposer:
         if self.matched_stop is not None and block.scanned_text is not None:
             sent = len(block.scanned_text.getvalue()) + len(self.matched_stop)
             self.characters_after_stop = len(block.text) - sent
-            self._drop_queued_after(block)
+            # Blocks queued after the one with the stop sequence are dropped.
+            self._output_closed = True
+            while self._queue[-1] is not block:
+                self._queue.pop().is_closed = True
         return block
 
     def add_citation(self, key: Key, citation: dict[str, Any]) -> None:
@@ -377,12 +461,6 @@ class MessageComposer:
             return block
         return self._enqueue(key, {"type": "thinking", "thinking": "", "signature": ""})
 
-    def _drop_queued_after(self, block: Block) -> None:
-        """Drop the blocks queued after ``block``, in which a stop sequence was found."""
-        self._output_closed = True
-        while self._queue[-1] is not block:
-            self._queue.pop().is_closed = True
-
     def _send_scanned(self, block: Block, piece: str) -> None:
         """Send text in which the scanner found no stop sequence."""
         if piece and block.scanned_text is not None:
@@ -444,11 +522,24 @@ class MessageComposer:
                 elif block.scanner is not None:
                     self._send_scanned(block, block.scanner.flush())
             case "thinking":
-                self._sign(block)
+                # Exactly one ``signature_delta``, right before the block's stop, like Anthropic.
+                if block.is_started or block.signature:  # otherwise the block is not sent
+                    self._send(block, {"type": "signature_delta", "signature": block.signature})
             case "tool_use" if block.is_wrapper and self._unwrap(block):
                 return
             case "tool_use" | "server_tool_use":
-                self._check_arguments(block)
+                optional = self.context.optional_properties.get(
+                    block.content_block["name"], frozenset()
+                )
+                unsent, note = finish_input(block, optional)
+                if note is not None:
+                    self.add_note(note)
+                if note is BROKEN_ARGUMENTS:
+                    self._has_invalid_arguments = (
+                        self.context.target.profile.broken_tool_json == "error"
+                    )
+                if unsent:
+                    self._send(block, block.make_delta(unsent))
             case _:
                 self._start_block(block)
         if block.is_started:
@@ -505,21 +596,6 @@ class MessageComposer:
     def _declared_name(self, name: str) -> str | None:
         name = self.context.tool_names.get(name, name)
         return name if name in self.context.declared_tools else None
-
-    def _sign(self, block: Block) -> None:
-        """Write exactly one ``signature_delta``, right before the block's stop, like Anthropic."""
-        if block.is_started or block.signature:  # otherwise the block is not sent
-            self._send(block, {"type": "signature_delta", "signature": block.signature})
-
-    def _check_arguments(self, block: Block) -> None:
-        optional = self.context.optional_properties.get(block.content_block["name"], frozenset())
-        unsent, note = finish_input(block, optional)
-        if note is not None:
-            self.add_note(note)
-        if note is BROKEN_ARGUMENTS:
-            self._has_invalid_arguments = self.context.target.profile.broken_tool_json == "error"
-        if unsent:
-            self._send(block, block.make_delta(unsent))
 
 
 def _not_text_error(piece: Any) -> BadUpstream:

@@ -2,12 +2,64 @@
 
 import re
 from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from translator.stream.object_scanner import ObjectScanner
-from translator.stream.stop_scanner import StopScanner
+from translator.notes import Note
+from translator.stream.surrogates import replace_surrogates
 from translator.stream.text_buffer import TextBuffer
-from translator.stream.tool_arguments import parse_arguments, without_trailing_commas
+from translator.stream.tool_arguments import (
+    ObjectScanner,
+    compact_json,
+    further_arguments,
+    parse_arguments,
+    without_nulls,
+    without_trailing_commas,
+)
+
+
+class StopScanner:
+    """Applies ``stop_sequences`` for upstreams that do not, or do not report which matched.
+
+    Text arrives in pieces, so a possible start of a sequence is buffered.
+    """
+
+    def __init__(self, sequences: tuple[str, ...]) -> None:
+        self._sequences = tuple(s for s in sequences if s)
+        self._buffer = ""
+
+    def feed(self, piece: str) -> tuple[str, str | None]:
+        """Add text; return text that can be sent, and the stop sequence found in it, or None.
+
+        The match that ends first is used; of two with the same end, the longer one. So the result
+        does not depend on how the text is split into pieces.
+        """
+        text = self._buffer + piece
+        ends = [(start + len(s), start, s) for s in self._sequences if (start := text.find(s)) >= 0]
+        if ends:
+            _, start, sequence = min(ends)
+            self._buffer = ""
+            return text[:start], sequence
+        safe = min((_sendable_length(text, s) for s in self._sequences), default=len(text))
+        self._buffer = text[safe:]
+        return text[:safe], None
+
+    def flush(self) -> str:
+        """Return the buffered text at the end of the response."""
+        text, self._buffer = self._buffer, ""
+        return text
+
+
+def _sendable_length(text: str, sequence: str) -> int:
+    """Return the length of ``text`` without an end that may be the start of ``sequence``."""
+    first = sequence[0]
+    start = text.find(first, max(0, len(text) - len(sequence) + 1))
+    while start >= 0:
+        if sequence.startswith(text[start:]):
+            return start
+        start = text.find(first, start + 1)
+    return len(text)
+
 
 Key = Hashable
 """The upstream's own identifier of a block, such as output item, part number and kind of text."""
@@ -198,3 +250,53 @@ def _join_last(merged: list[Delta], pieces: list[str]) -> None:
     if len(pieces) > 1:
         kind = merged[-1]["type"]
         merged[-1] = {"type": kind, _FIELD_BY_DELTA[kind]: "".join(pieces)}
+
+
+REPAIRED_ARGUMENTS: Final = Note("content", "repaired", "tool arguments were broken JSON")
+GLUED_CALLS: Final = Note(
+    "content", "repaired", "the arguments of several calls came in one; each is given as a call"
+)
+BROKEN_ARGUMENTS: Final = Note("content", "ignored", "bad_tool_json: tool arguments do not parse")
+
+
+def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | None]:
+    """Set ``block.arguments_value``; return the text that is still to be sent, and a note.
+
+    ``block.further_inputs`` are then the inputs of further calls in the same arguments.
+
+    Arguments that were delayed are sent now, repaired if possible. Arguments that were streamed are
+    already sent: if a repair of them succeeds, it is only in the value, for whole responses. Text
+    behind complete arguments is never sent, unless it has a meaning (then they are broken).
+    ``optional``: the properties whose nulls are removed.
+    """
+    leftovers = block.leftovers.getvalue()
+    further = further_arguments(leftovers, block.text) if leftovers else None
+    is_cut = further is not None and isinstance(parse_arguments(block.text)[0], dict)
+    text = block.text if is_cut else block.text + leftovers
+    value, repaired = parse_arguments(text)
+    is_unsent = block.delays_arguments or not block.sends_arguments
+    is_object = isinstance(value, dict)
+    is_valid = is_object and (is_unsent or not repaired)
+    if is_object and not is_valid and block.comma_repairs:
+        is_valid = not parse_arguments(without_trailing_commas(text))[1]
+    note = None
+    if not is_valid:
+        note = BROKEN_ARGUMENTS
+    elif repaired or (is_cut and not leftovers.isspace()):
+        note = REPAIRED_ARGUMENTS
+    if further and is_valid:
+        note = GLUED_CALLS
+        block.further_inputs = [replace_surrogates(without_nulls(v, optional)) for v in further]
+    if not is_object:
+        value = text
+    if "\\u" in text:
+        value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
+    unsent = block.held_comma if is_cut else block.held_comma + leftovers
+    if is_unsent:
+        if is_valid and (repaired or optional):
+            value = without_nulls(value, optional)
+            unsent = compact_json(value)
+        else:  # null or only white space: the call has no arguments
+            unsent = text if value else ""
+    block.arguments_value = value
+    return unsent, note

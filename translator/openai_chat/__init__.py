@@ -3,10 +3,11 @@
 from typing import Final
 
 from translator.dialect import Dialect
-from translator.openai_chat.request.request_body import build_request
-from translator.openai_chat.stream.chat_stream import ChatStream
-from translator.openai_chat.stream.error_body import map_error
 from translator.request.retry_repairs import OPENAI_RULES, repair_by
+from translator.upstream_errors import map_error
+
+from .chat_stream import ChatStream
+from .request_body import build_request
 
 DIALECT: Final = Dialect(
     name="chat",

@@ -1,12 +1,15 @@
 """OpenAI's Responses API as an upstream API."""
 
-from translator.dialect import Dialect
-from translator.openai_responses.request.request_body import build_request
-from translator.openai_responses.stream.error_body import map_error
-from translator.openai_responses.stream.responses_stream import ResponsesStream
-from translator.request.retry_repairs import OPENAI_RULES, repair_by
+from typing import Final
 
-DIALECT = Dialect(
+from translator.dialect import Dialect
+from translator.request.retry_repairs import OPENAI_RULES, repair_by
+from translator.upstream_errors import map_error
+
+from .request_body import build_request
+from .responses_stream import ResponsesStream
+
+DIALECT: Final = Dialect(
     name="responses",
     path="/responses",
     build_request=build_request,
@@ -14,5 +17,3 @@ DIALECT = Dialect(
     map_error=map_error,
     repair=repair_by(OPENAI_RULES),
 )
-
-__all__ = ["DIALECT", "ResponsesStream", "build_request", "map_error"]

@@ -5,7 +5,7 @@ from typing import Any
 from translator.dialect import TranslationTarget
 from translator.stream import reasoning_signature
 
-from .types import OutputItem, ReasoningItem, ReasoningText
+from .types import OutputItem
 
 TEXT_TYPES = {"summary": "summary_text", "content": "reasoning_text"}
 COMPACTION = "responses/compaction"
@@ -19,7 +19,7 @@ SEPARATORS = {"summary": "\n\n", "content": ""}
 """Separators between the parts of a reasoning text when the parts are shown as one text."""
 
 
-def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> ReasoningItem | str:
+def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> dict[str, Any] | str:
     """Return the reasoning item of a thinking block, or the reason why none can be sent.
 
     Only the upstream and model that produced the reasoning receive it; others would return 400.
@@ -28,20 +28,15 @@ def restore_reasoning(block: dict[str, Any], target: TranslationTarget) -> Reaso
     signature = block.get("signature") or block.get("data") or ""
     if target.signing_keys is None or not reasoning_signature.is_own_signature(signature):
         return "reasoning without this gateway's signature is not sent"
-    signed = reasoning_signature.verify(signature, target.signing_keys)
-    if signed is None:
+    if reasoning_signature.verify(signature, target.signing_keys) is None:
         return "this reasoning signature is forged or truncated"
-    is_own = (signed.api, signed.upstream, signed.model) == (
-        "responses",
-        target.upstream,
-        target.model,
-    )
-    if not is_own:
+    signed = target.verify(signature, "responses")
+    if signed is None:
         return "reasoning of another upstream or model is not sent"
     if not signed.encrypted_content:
         return "reasoning without encrypted content is not sent"
     parts = _split_text(block.get("thinking") or "", signed)
-    item: ReasoningItem = {
+    item: dict[str, Any] = {
         "type": "reasoning",
         "id": signed.item_id,
         "summary": parts if signed.text_kind == "summary" else [],
@@ -57,30 +52,21 @@ def compaction_block(item: OutputItem, target: TranslationTarget) -> dict[str, A
     encrypted = item.get("encrypted_content")
     if target.signing_keys is None or not isinstance(encrypted, str):
         return None
-    reasoning = reasoning_signature.SignedReasoning(
-        upstream=target.upstream,
-        model=target.model,
-        api=COMPACTION,
-        item_id=str(item.get("id") or ""),
-        encrypted_content=encrypted,
-    )
-    signature = reasoning_signature.sign(reasoning, target.signing_keys)
+    item_id = str(item.get("id") or "")
+    signature = target.sign(COMPACTION, item_id=item_id, encrypted_content=encrypted)
     return {"type": "compaction", "content": None, "encrypted_content": signature}
 
 
 def restore_compaction(block: dict[str, Any], target: TranslationTarget) -> dict[str, Any] | None:
     """Return a block's compaction item; None if another upstream or model produced it."""
-    if target.signing_keys is None:
-        return None
-    signed = reasoning_signature.verify(block.get("encrypted_content") or "", target.signing_keys)
-    origin = (COMPACTION, target.upstream, target.model)
-    if signed is None or (signed.api, signed.upstream, signed.model) != origin:
+    signed = target.verify(block.get("encrypted_content") or "", COMPACTION)
+    if signed is None:
         return None
     id_field = {"id": signed.item_id} if signed.item_id else {}
     return {"type": "compaction", **id_field, "encrypted_content": signed.encrypted_content}
 
 
-def _split_text(text: str, signed: reasoning_signature.SignedReasoning) -> list[ReasoningText]:
+def _split_text(text: str, signed: reasoning_signature.SignedReasoning) -> list[dict[str, Any]]:
     """Split a thinking text into its original parts; return [] if the client removed the text."""
     separator = SEPARATORS[signed.text_kind]
     total = sum(signed.part_lengths) + len(separator) * (len(signed.part_lengths) - 1)
@@ -89,5 +75,4 @@ def _split_text(text: str, signed: reasoning_signature.SignedReasoning) -> list[
     for length in lengths:
         texts.append(text[start : start + length])
         start += length + len(separator)
-    kind: Any = TEXT_TYPES[signed.text_kind]
-    return [{"type": kind, "text": piece} for piece in texts if piece]
+    return [{"type": TEXT_TYPES[signed.text_kind], "text": piece} for piece in texts if piece]

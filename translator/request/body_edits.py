@@ -17,7 +17,6 @@ from translator.notes import Fate, Note
 from translator.stream.tool_arguments import compact_json
 from translator.upstream_errors.paths import moved_origins
 
-from . import item_shapes
 from .history_shapes import (
     FILE_PARTS,
     IMAGE_PARTS,
@@ -28,6 +27,7 @@ from .history_shapes import (
     hoist_system_text,
     merge_turns,
     move_system_text,
+    reshape_input,
     split_calls,
     without_parts,
     write_calls_as_text,
@@ -331,31 +331,20 @@ def _rename_developer(body: Body, _: str) -> Body | None:
 
 
 def _shape(
-    messages: Callable[[Any], Any], items: Callable[[Any], Any]
+    shape: Callable[[Sequence[Body]], list[Body]], *, moves_system: bool = False
 ) -> Callable[[Body, str], Body | None]:
-    """Return an edit of the history: a function for Chat messages, and one for input items."""
+    """Return an edit of the history; ``moves_system``: it changes the place of system text."""
 
     def edit(body: Body, _: str) -> Body | None:
         if isinstance(body.get("messages"), list):
-            return {**body, "messages": messages(body["messages"])}
-        return {**body, "input": items(body["input"])} if _has_items(body) else None
+            return {**body, "messages": shape(body["messages"])}
+        if not isinstance(body.get("input"), list):
+            return None
+        return (
+            reshape_input(body, shape) if moves_system else {**body, "input": shape(body["input"])}
+        )
 
     return edit
-
-
-def _system_shape(
-    messages: Callable[[Any], Any], whole: Callable[[Body], Body]
-) -> Callable[[Body, str], Body | None]:
-    def edit(body: Body, _: str) -> Body | None:
-        if isinstance(body.get("messages"), list):
-            return {**body, "messages": messages(body["messages"])}
-        return whole(body) if _has_items(body) else None
-
-    return edit
-
-
-def _has_items(body: Body) -> bool:
-    return isinstance(body.get("input"), list)
 
 
 def _keep_images(body: Body, value: str) -> Body | None:
@@ -385,12 +374,9 @@ def _keep_tools(body: Body, value: str) -> Body | None:
     choice = body.get("tool_choice")
     wanted = (choice.get("function") or choice).get("name") if isinstance(choice, dict) else None
     kept, cut = tools[:limit], tools[limit:]
-    forced = [tool for tool in cut if wanted and _tool_name(tool) == wanted]
+    forced = [tool for tool in cut if (tool.get("function") or tool).get("name") == wanted]
+    forced = forced if wanted else []
     return {**body, "tools": [*kept[: limit - len(forced[:1])], *forced[:1]]}
-
-
-def _tool_name(tool: dict[str, Any]) -> Any:
-    return (tool.get("function") or tool).get("name")
 
 
 def _cut_descriptions(body: Body, value: str) -> Body | None:
@@ -582,27 +568,27 @@ EDITS: Final[Mapping[str, Edit]] = {
         "json_schema",
     ),
     "no_system_role": Edit(
-        _system_shape(move_system_text, item_shapes.move_system_items),
+        _shape(move_system_text, moves_system=True),
         Note(*_TEMPLATE, "the chat template has no system role: sent as user text"),
         "system_role",
     ),
     "system_first": Edit(
-        _system_shape(hoist_system_text, item_shapes.hoist_system_items),
+        _shape(hoist_system_text, moves_system=True),
         Note(*_TEMPLATE, "the chat template takes system text only at the start: moved there"),
         "system_in_place",
     ),
     "single_calls": Edit(
-        _shape(split_calls, item_shapes.split_call_items),
+        _shape(split_calls),
         Note(*_TEMPLATE, "the chat template takes one call in a message: sent one after the other"),
         "single_calls",
     ),
     "merge_turns": Edit(
-        _shape(merge_turns, item_shapes.merge_items),
+        _shape(merge_turns),
         Note(*_TEMPLATE, "the chat template requires alternating roles: messages were merged"),
         "merge_users",
     ),
     "calls_as_text": Edit(
-        _shape(write_calls_as_text, item_shapes.write_call_items_as_text),
+        _shape(write_calls_as_text),
         Note(*_TEMPLATE, "the chat template has no tool messages: calls and results as text"),
         "tool_messages",
     ),

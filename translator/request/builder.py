@@ -1,21 +1,29 @@
 """Code that the request builders of both OpenAI APIs share."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
+from translator.anthropic import MessagesRequest
 from translator.anthropic.request_validation import SAMPLING
-from translator.anthropic.types import MessagesRequest
 from translator.anthropic.validators import UNSET
 from translator.capabilities import Effort, Profile
-from translator.dialect import NO_FIELDS, AnswerForm, Origin, ResponseContext, TranslationTarget
+from translator.dialect import (
+    NO_FIELDS,
+    AnswerForm,
+    Origin,
+    ResponseContext,
+    TranslationTarget,
+    UpstreamRequest,
+)
 from translator.errors import BadRequest
 from translator.notes import Fate, Note
+from translator.stream.tool_arguments import compact_json, parse_arguments
 
 from .id_mapping import record_name
-from .reasoning_effort import end_of_last_user_text, thinking_visibility
+from .reasoning_effort import choose_effort, end_of_last_user_text, thinking_visibility
 from .session_id import session_id_in
 
 UNSET_PARAMETER: Final = ("ignored", "-1 is some clients' value for a parameter that is not set")
@@ -30,6 +38,29 @@ RECORD_GONE: Final = (
     "dropped",
     "the session's record no longer has the id, signature or reasoning of an earlier call",
 )
+
+
+RAW_INPUT: Final = "_raw"
+"""The key for the text of arguments that cannot be repaired."""
+REPAIRED: Final = ("repaired", "broken arguments of an earlier call are sent as an object")
+
+
+def object_arguments(value: Any) -> dict[str, Any]:
+    """Return the ``input`` of a call as an object; the same object if it is one.
+
+    Clients get arguments that are not valid JSON as a raw string, and send the string back; other
+    clients send null, a list or a number. llama.cpp, vLLM and chat templates parse the arguments of
+    earlier calls, and Anthropic requires an object: each of them would refuse every later request
+    of the session (ggml-org/llama.cpp#25510, MoonshotAI/kimi-cli#2165).
+    """
+    if isinstance(value, dict):
+        return value
+    if value is None:
+        return {}
+    if not isinstance(value, str):
+        return {"value": value}
+    parsed, _ = parse_arguments(value)
+    return parsed if isinstance(parsed, dict) else {RAW_INPUT: value}
 
 
 class RequestBuilder:
@@ -53,6 +84,22 @@ class RequestBuilder:
 
     def add_note(self, path: str, fate: Fate, reason: str) -> None:
         self.notes[Note(path, fate, reason)] = None
+
+    def add_notes(self, notes: Iterable[Note]) -> None:
+        self.notes |= dict.fromkeys(notes)
+
+    def choose_effort(self) -> Effort | None:
+        """Return the reasoning effort to request, with notes (see ``reasoning_effort``)."""
+        effort, notes = choose_effort(self.request, self.profile, self.effort)
+        self.add_notes(notes)
+        return effort
+
+    def arguments_json(self, value: Any, path: str) -> str:
+        """Return the ``input`` of a call as JSON text; ``path`` is the path of its block."""
+        if type(value) is dict:
+            return compact_json(value)
+        self.add_note(f"{path}.input", *REPAIRED)
+        return compact_json(object_arguments(value))
 
     def place(self, made: Any, path: str) -> None:
         """Remember from which part of the request an entry, part or call of the body was made.
@@ -113,16 +160,23 @@ FieldBuilders = tuple[tuple[FieldBuilder, tuple[str, ...]], ...]
 
 
 def ordered_builders(
-    field_builders: Mapping[str, FieldBuilder], extra_fields: Mapping[FieldBuilder, tuple[str, ...]]
+    field_builders: Mapping[str, FieldBuilder],
+    build_tools: FieldBuilder,
+    build_reasoning: FieldBuilder,
 ) -> FieldBuilders:
-    """Return each field builder once, in table order, with the fields that trigger it.
-
-    ``extra_fields`` are further triggers: fields that a builder reads besides those of the table.
-    """
-    fields: dict[FieldBuilder, tuple[str, ...]] = {}
+    """Return each field builder once, in table order, with the fields that trigger it."""
+    # Fields that a builder reads besides those of the table. Every request has messages, so what
+    # they trigger is always called: the model may be missing, a header may set the session id, and
+    # messages may add tools in mid-conversation.
+    fields: dict[FieldBuilder, tuple[str, ...]] = {
+        model_field: ("messages",),
+        build_tools: ("messages",),
+        build_reasoning: ("output_config",),
+        identity_fields: ("messages",),
+    }
     for name, build in field_builders.items():
-        fields[build] = (*fields.get(build, extra_fields.get(build, ())), name)
-    return tuple(fields.items())
+        fields[build] = (*fields.get(build, ()), name)
+    return tuple((build, fields[build]) for build in dict.fromkeys(field_builders.values()))
 
 
 def build_fields(builder: RequestBuilder, builders: FieldBuilders) -> dict[str, Any]:
@@ -174,14 +228,56 @@ def identity_fields(builder: RequestBuilder) -> dict[str, Any]:
     return fields
 
 
-def sampling_parameters(builder: RequestBuilder) -> dict[str, Any]:
-    """Return temperature, top_p and top_k, as far as the client set them."""
+def model_field(builder: RequestBuilder) -> dict[str, Any]:
+    return {"model": builder.target.model or builder.request["model"]}
+
+
+def sampling_fields(builder: RequestBuilder, *, top_k: bool) -> dict[str, Any]:
+    """Return those of temperature, top_p and top_k that the server accepts while it reasons."""
     request = builder.request
     parameters = {name: request[name] for name in SAMPLING if request.get(name) is not None}
     for name in [name for name, value in parameters.items() if value == UNSET]:
         builder.add_note(name, *UNSET_PARAMETER)
         del parameters[name]
-    return parameters
+    if "top_k" in parameters and not top_k:
+        builder.add_note("top_k", "dropped", "the upstream has no equivalent")
+        del parameters["top_k"]
+    if builder.profile.sampling_with_reasoning or not parameters:
+        return parameters
+    if choose_effort(request, builder.profile, builder.effort)[0] == "none":
+        return parameters
+    for name in parameters:
+        builder.add_note(name, "dropped", "reasoning models do not accept sampling parameters")
+    return {}
+
+
+def note_stop_sequences(builder: RequestBuilder) -> bool:
+    """Note that the gateway searches the response for stop sequences; return whether there are any.
+
+    OpenAI's APIs do not report which sequence matched.
+    """
+    if builder.request.get("stop_sequences"):
+        builder.add_note("stop_sequences", "emulated", "found in the response by the gateway")
+        return True
+    return False
+
+
+def requested_format(builder: RequestBuilder) -> dict[str, Any] | None:
+    """Return ``output_config.format``, or the older ``output_format``; None without either."""
+    config = builder.request.get("output_config") or {}
+    if config.get("task_budget"):
+        builder.add_note("output_config.task_budget", "ignored", "a hint for another provider")
+    return config.get("format") or builder.request.get("output_format") or None
+
+
+def drop_container(builder: RequestBuilder, reason: str) -> dict[str, Any]:
+    """Return no field: OpenAI's containers are another provider's, and there are no skills."""
+    container = builder.request.get("container")
+    if isinstance(container, dict) and container.get("skills"):
+        raise BadRequest("container.skills", "the upstream does not run skills")
+    if container:
+        builder.add_note("container", "dropped", reason)
+    return {}
 
 
 def service_tier_fields(builder: RequestBuilder) -> dict[str, Any]:
@@ -197,45 +293,47 @@ def service_tier_fields(builder: RequestBuilder) -> dict[str, Any]:
     return {"service_tier": "default" if tier == "standard_only" else "auto"} if tier else {}
 
 
-def build_response_context(builder: RequestBuilder, **extra: Any) -> ResponseContext:
-    """Return the data of this request that the translation of its response needs."""
-    request, target = builder.request, builder.target
-    choice = request.get("tool_choice") or {}
-    call_ids = _call_ids(request)
-    if target.recorded_calls:
-        # A new call must not have the id of a recorded one, or it would get the entry of that one.
-        call_ids |= target.recorded_calls.keys()
-        target = replace(target, recorded_calls={})
-    return ResponseContext(
-        model=request["model"],
-        target=target,
-        tool_names=builder.tool_names,
-        declared_tools=_declared_tools(request),
-        optional_properties=builder.optional_properties,
-        answer=builder.answer,
-        stop_sequences=_stop_sequences(request),
-        thinking=thinking_visibility(request) if "thinking" in request else "hidden",
-        single_tool_call=bool(choice.get("disable_parallel_tool_use")),
-        call_ids=call_ids,
-        max_tokens=request.get("max_tokens"),
-        reported_fields=NO_FIELDS
-        if REPORTED_FIELDS.isdisjoint(request)
-        else _reported_fields(request),
-        **extra,
-    )
-
-
-def _declared_tools(request: MessagesRequest) -> frozenset[str]:
-    tools = request.get("tools")
-    return frozenset(tool["name"] for tool in tools if "name" in tool) if tools else NO_FIELDS
-
-
 MAX_STOP_SEQUENCES: Final = 64
 MAX_STOP_CHARACTERS: Final = 4_096
 """Maximum characters of all stop sequences, since all text is searched for each sequence."""
 
 
-def _stop_sequences(request: MessagesRequest) -> tuple[str, ...]:
+REPORTED_FIELDS: Final = frozenset({"context_management", "speed"})
+"""Fields whose effect the response reports, if the request has them: context edits, speed."""
+
+
+def upstream_request(
+    builder: RequestBuilder,
+    body: dict[str, Any],
+    history: Sequence[dict[str, Any]],
+    local_response: dict[str, Any] | None,
+    **context: Any,
+) -> UpstreamRequest:
+    """Return the translated request, with what the translation of its response needs.
+
+    ``local_response`` is the response to a request that only warms the prompt cache, if the
+    upstream cannot do that; ``context`` are further fields of the response's context.
+    """
+    request, target = builder.request, builder.target
+    if local_response is not None:
+        builder.add_note(
+            "max_tokens", "emulated", "answered by the gateway: the upstream cannot warm a cache"
+        )
+    tools = request.get("tools")
+    call_ids = frozenset(
+        block["id"]
+        for message in request["messages"]
+        if message["role"] == "assistant" and not isinstance(message["content"], str)
+        for block in message["content"]
+        if block["type"] == "tool_use"
+    )
+    if target.recorded_calls:
+        # A new call must not have the id of a recorded one, or it would get the entry of that one.
+        call_ids |= target.recorded_calls.keys()
+        target = replace(target, recorded_calls={})
+    reported = {name for name in REPORTED_FIELDS if request.get(name)}
+    if request.get("speed") != "fast":
+        reported.discard("speed")
     sequences = tuple(request.get("stop_sequences") or ())
     if len(sequences) > MAX_STOP_SEQUENCES or sum(map(len, sequences)) > MAX_STOP_CHARACTERS:
         raise BadRequest(
@@ -243,36 +341,28 @@ def _stop_sequences(request: MessagesRequest) -> tuple[str, ...]:
             f"this route takes at most {MAX_STOP_SEQUENCES} sequences"
             f" of {MAX_STOP_CHARACTERS} characters in all",
         )
-    return sequences
-
-
-REPORTED_FIELDS: Final = frozenset({"context_management", "speed"})
-"""Fields whose effect the response reports, if the request has them: context edits, speed."""
-
-
-def _reported_fields(request: MessagesRequest) -> frozenset[str]:
-    requested = {name for name in REPORTED_FIELDS if request.get(name)}
-    return frozenset(requested if request.get("speed") == "fast" else requested - {"speed"})
-
-
-def local_response(builder: RequestBuilder, response: dict[str, Any]) -> dict[str, Any]:
-    """Return ``response`` for a request that only warms the prompt cache (``max_tokens: 0``)."""
-    builder.add_note(
-        "max_tokens", "emulated", "answered by the gateway: the upstream cannot warm a cache"
+    response_context = ResponseContext(
+        model=request["model"],
+        target=target,
+        tool_names=builder.tool_names,
+        declared_tools=frozenset(t["name"] for t in tools if "name" in t) if tools else NO_FIELDS,
+        optional_properties=builder.optional_properties,
+        answer=builder.answer,
+        stop_sequences=sequences,
+        thinking=thinking_visibility(request) if "thinking" in request else "hidden",
+        single_tool_call=bool((request.get("tool_choice") or {}).get("disable_parallel_tool_use")),
+        call_ids=call_ids or NO_FIELDS,
+        max_tokens=request.get("max_tokens"),
+        reported_fields=frozenset(reported) if reported else NO_FIELDS,
+        **context,
     )
-    return response
-
-
-NO_IDS: Final[frozenset[str]] = frozenset()
-"""One shared object, because an empty frozenset takes 216 bytes."""
-
-
-def _call_ids(request: MessagesRequest) -> frozenset[str]:
-    ids: list[str] = []
-    for message in request["messages"]:
-        if message["role"] == "assistant" and not isinstance(message["content"], str):
-            ids += [block["id"] for block in message["content"] if block["type"] == "tool_use"]
-    return frozenset(ids) if ids else NO_IDS
+    return UpstreamRequest(
+        body=body,
+        notes=tuple(builder.notes),
+        response_context=response_context,
+        local_response=local_response,
+        origins=builder.origins(history),
+    )
 
 
 def _hash(text: str) -> str:

@@ -1,110 +1,144 @@
-"""Change the shape of a Chat Completions history for chat templates that accept only some shapes.
+"""Change the shape of a history for chat templates that accept only some shapes.
 
 A template turns messages into the prompt of one model. Some raise an error for histories that the
 API allows: user text after a tool result (Mistral, Gemma), several calls in one message (Llama
 3.1), a system message (Gemma 2). The request builder applies these functions if the profile
 requires it; a repair applies them after the server's error.
+
+The functions take Chat Completions messages and input items of the Responses API, because vLLM,
+llama.cpp and Ollama serve ``/responses`` with the same templates.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-Message = dict[str, Any]
+Entry = dict[str, Any]
+"""A message of Chat Completions, or an input item of the Responses API."""
+Body = dict[str, Any]
 
 NO_IMAGE: Final = "[image omitted: this model takes no images]"
 OLD_IMAGE: Final = "[image omitted: this model takes fewer images]"
 NO_FILE: Final = "[file omitted: this model takes no files]"
 IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
 FILE_PARTS: Final = frozenset({"file", "input_file"})
+SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
 
-def merge_turns(messages: Sequence[Message]) -> list[Message]:
+def merge_turns(entries: Sequence[Entry]) -> list[Entry]:
     """Merge consecutive messages of one role, and user text after a tool result into the result.
 
     A user message with other parts than text stays after the tool result.
     """
-    result: list[Message] = []
-    for message in messages:
-        role, last = message["role"], result[-1] if result else None
-        if last is None or role not in ("user", "assistant"):
-            result.append(message)
-        elif role == last["role"] == "assistant":
-            result[-1] = _merge_assistants(last, message)
-        elif role == last["role"]:
-            parts = [*_parts(last), *_parts(message)]
-            result[-1] = {**last, "content": join_texts(parts)}
-        elif (role, last["role"]) == ("user", "tool") and _is_text(message):
-            text = join_texts([*_parts(last), *_parts(message)])
-            result[-1] = {**last, "content": text}
+    merged: list[Entry] = []
+    for entry in entries:
+        role, last = entry.get("role"), merged[-1] if merged else {}
+        if role in ("user", "assistant") and role == last.get("role"):
+            calls = [call for one in (last, entry) for call in one.get("tool_calls") or ()]
+            content = _joined(last.get("content"), entry.get("content"), entry)
+            merged[-1] = {**last, **entry, "content": content}
+            if calls:
+                merged[-1]["tool_calls"] = calls
+        elif (
+            role == "user"
+            and _is_result(last)
+            and (all("text" in part for part in _parts(entry["content"], entry)))
+        ):
+            field = "content" if "content" in last else "output"
+            merged[-1] = {**last, field: _joined(last[field], _text_of(entry["content"]), entry)}
         else:
-            result.append(message)
-    return result
+            merged.append(entry)
+    return merged
 
 
-def split_calls(messages: Sequence[Message]) -> list[Message]:
-    """Send each call of an assistant message in a message of its own, followed by its result."""
-    outputs = {m.get("tool_call_id"): m for m in messages if m["role"] == "tool"}
-    result: list[Message] = []
+def split_calls(entries: Sequence[Entry]) -> list[Entry]:
+    """Put each call into an entry of its own, followed by its result."""
+    results = {entry.get("tool_call_id") or entry.get("call_id"): entry for entry in entries
+               if _is_result(entry)}  # fmt: skip
+    split: list[Entry] = []
     moved: set[int] = set()
-    for message in messages:
-        calls = message.get("tool_calls") or []
-        if message["role"] != "assistant" or len(calls) < 2:
-            if id(message) not in moved:
-                result.append(message)
+    for entry in entries:
+        calls = entry.get("tool_calls") or []
+        if id(entry) in moved:
+            continue
+        single = [(entry, entry.get("call_id"))]
+        if entry.get("type") != "function_call" and len(calls) < 2:
+            split.append(entry)
             continue
         for number, call in enumerate(calls):
-            head = {"role": "assistant", "content": ""} if number else message
-            result.append({**head, "tool_calls": [call]})
-            output = outputs.get(call.get("id"))
-            if output is not None:
-                result.append(output)
-                moved.add(id(output))
-    return result
+            head = {"role": "assistant", "content": ""} if number else entry
+            single[number:] = [({**head, "tool_calls": [call]}, call.get("id"))]
+        for one, call_id in single:
+            split.append(one)
+            if (result := results.get(call_id)) is not None:
+                split.append(result)
+                moved.add(id(result))
+    return split
 
 
-def write_calls_as_text(messages: Sequence[Message]) -> list[Message]:
+def write_calls_as_text(entries: Sequence[Entry]) -> list[Entry]:
     """Write tool calls and their results as text, for templates without tool messages."""
-    result: list[Message] = []
-    for message in messages:
-        calls = message.get("tool_calls") or []
-        if message["role"] == "tool":
-            result.append({"role": "user", "content": f"[tool result] {message['content']}"})
-        elif calls:
-            functions = [call["function"] for call in calls]
-            lines = [f"[tool call] {f['name']}({f['arguments']})" for f in functions]
-            others = {name: value for name, value in message.items() if name != "tool_calls"}
-            text = "\n".join([message.get("content") or "", *lines]).lstrip()
-            result.append({**others, "content": text})
-        else:
-            result.append(message)
-    return merge_turns(result)
+    written: list[Entry] = []
+    for entry in entries:
+        match entry:
+            case {"role": "tool"}:
+                written.append({"role": "user", "content": f"[tool result] {entry['content']}"})
+            case {"tool_calls": [*calls]} if calls:
+                functions = [call["function"] for call in calls]
+                lines = [f"[tool call] {f['name']}({f['arguments']})" for f in functions]
+                others = {name: value for name, value in entry.items() if name != "tool_calls"}
+                text = "\n".join([entry.get("content") or "", *lines]).lstrip()
+                written.append({**others, "content": text})
+            case {"type": "function_call"}:
+                text = f"[tool call] {entry['name']}({entry['arguments']})"
+                written.append({"type": "message", "role": "assistant", "content": text})
+            case {"type": "function_call_output"}:
+                parts = [{"type": "input_text", "text": "[tool result]"}]
+                parts += _parts(entry["output"], entry)
+                written.append({"type": "message", "role": "user", "content": parts})
+            case _:
+                written.append(entry)
+    return merge_turns(written)
 
 
-def move_system_text(messages: Sequence[Message]) -> list[Message]:
+def move_system_text(entries: Sequence[Entry]) -> list[Entry]:
     """Put the text of system messages before the first user message's own text."""
-    system = [m for m in messages if m["role"] in ("system", "developer")]
-    others = [m for m in messages if m["role"] not in ("system", "developer")]
+    system, others = _split_system(entries)
     if not system:
         return others
-    parts = [part for message in system for part in _parts(message)]
-    first = next((n for n, m in enumerate(others) if m["role"] == "user"), None)
-    if first is None:
-        return [{"role": "user", "content": join_texts(parts)}, *others]
-    user = {**others[first], "content": join_texts([*parts, *_parts(others[first])])}
-    return [*others[:first], user, *others[first + 1 :]]
+    first = next((n for n, entry in enumerate(others) if entry.get("role") == "user"), None)
+    user = others[first] if first is not None else {**system[-1], "role": "user", "content": []}
+    parts = [part for entry in system for part in _parts(entry["content"], user)]
+    if user["content"]:
+        parts += _parts(user["content"], user)
+    user = {**user, "content": parts if "type" in user else join_texts(parts)}
+    return [user, *others] if first is None else [*others[:first], user, *others[first + 1 :]]
 
 
-def hoist_system_text(messages: Sequence[Message]) -> list[Message]:
+def hoist_system_text(entries: Sequence[Entry]) -> list[Entry]:
     """Put the text of all system messages into the first message."""
-    system = [m for m in messages if m["role"] in ("system", "developer")]
-    others = [m for m in messages if m["role"] not in ("system", "developer")]
+    system, others = _split_system(entries)
     if not system or not others:
-        return [*messages]
-    content = join_texts([part for message in system for part in _parts(message)])
+        return [*entries]
+    content = join_texts([part for entry in system for part in _parts(entry["content"], entry)])
     return [{**system[0], "content": content}, *others]
 
 
-def parts_of(value: Any, kinds: frozenset[str]) -> Iterator[Message]:
+def reshape_input(body: Body, shape: Callable[[Sequence[Entry]], list[Entry]]) -> Body:
+    """Return a body of the Responses API with its system prompt in another shape.
+
+    The system prompt is in ``instructions``, which are the first message of the template, and in
+    messages.
+    """
+    instructions = body.get("instructions")
+    prompt = {"type": "message", "role": "system", "content": instructions}
+    entries = shape([prompt, *body["input"]] if instructions else body["input"])
+    rest = {name: value for name, value in body.items() if name != "instructions"}
+    if entries and entries[0].get("role") in SYSTEM_ROLES and len(entries) > 1:
+        return {**rest, "instructions": _text_of(entries[0]["content"]), "input": entries[1:]}
+    return {**rest, "input": entries}
+
+
+def parts_of(value: Any, kinds: frozenset[str]) -> Iterator[Entry]:
     """Yield the images or files in messages or input items, in their order."""
     if isinstance(value, list):
         for item in value:
@@ -163,17 +197,28 @@ def join_texts(parts: list[Any]) -> Any:
     return "\n\n".join([part["text"] for part in parts])
 
 
-def _merge_assistants(first: Message, second: Message) -> Message:
-    texts = [m["content"] for m in (first, second) if m.get("content")]
-    merged = {**first, **second, "content": "\n\n".join(texts) if texts else first.get("content")}
-    calls = [call for m in (first, second) for call in m.get("tool_calls") or ()]
-    return {**merged, "tool_calls": calls} if calls else merged
+def _split_system(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    system = [entry for entry in entries if entry.get("role") in SYSTEM_ROLES]
+    return system, [entry for entry in entries if entry.get("role") not in SYSTEM_ROLES]
 
 
-def _is_text(message: Message) -> bool:
-    return all("text" in part for part in _parts(message))
+def _is_result(entry: Entry) -> bool:
+    return entry.get("role") == "tool" or entry.get("type") == "function_call_output"
 
 
-def _parts(message: Message) -> list[Any]:
-    content = message.get("content")
-    return content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+def _joined(first: Any, second: Any, entry: Entry) -> Any:
+    """Return two contents as one, for a history with entries like ``entry``."""
+    if not isinstance(first, list) and not isinstance(second, list):
+        return "\n\n".join([text for text in (first, second) if text]) or first
+    parts = [*_parts(first, entry), *_parts(second, entry)]
+    return parts if "type" in entry else join_texts(parts)
+
+
+def _parts(content: Any, entry: Entry) -> list[Any]:
+    kind = "input_text" if "type" in entry else "text"
+    return content if isinstance(content, list) else [{"type": kind, "text": content or ""}]
+
+
+def _text_of(content: Any) -> str:
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return "\n\n".join([part["text"] for part in parts if part.get("text")])

@@ -106,11 +106,6 @@ def record_name(call_id: str) -> str:
     return call_id if len(call_id) <= MAX_LENGTH else _digest(call_id)
 
 
-def message_id(upstream_id: str) -> str:
-    """Return a message id in Anthropic's format, always the same for the same upstream id."""
-    return "msg_" + _digest(upstream_id)[:24]
-
-
 def _recorded(call_id: str, target: TranslationTarget) -> UpstreamCall | None:
     return (target.recorded_calls or {}).get(record_name(call_id))
 

@@ -1,14 +1,197 @@
-"""Convert JSON schemas of tools and outputs to OpenAI's rules, and to its strict form."""
+"""Convert JSON schemas of tools and outputs to OpenAI's rules, and to its strict form.
 
-from collections.abc import Iterator, Mapping
+OpenAI refuses a whole request for keywords that Anthropic accepts, and MCP servers send them: one
+tool with such a schema would make all tools unusable. So they are repaired. Source: the errors in
+public reports, "array schema missing items" (modelscope/ms-agent#610, tuples of FastMCP in
+PrefectHQ/fastmcp#2464), "[] is too short", "None is not of type 'array'", "True is not of type
+'object'"; Gemini's "property is not defined" for ``required``; JSON Schema, "Validation".
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from translator.dialect import AnswerForm
+from translator.message_stream.message_composer import WRAPPER
 from translator.stream.tool_arguments import compact_json
 
-from .schema_repair import DEFINITIONS, TYPES, Schema, escape_name, repaired
+from .builder import RequestBuilder
 
-MAX_DEPTH: Final = 10
+Schema = dict[str, Any]
+
+TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+DEFINITIONS: Final[tuple[str, ...]] = ("$defs", "definitions")
+MAX_DEPTH: Final = 64
+"""Subschemas below this depth stay as they came."""
+DROP: Final = object()
+"""In place of a keyword's value: the keyword is dropped."""
+OTHER_REGEX: Final = ("\\p{", "\\P{", "\\u{", "(?<")
+"""Parts of JavaScript patterns that OpenAI's check ("is not a 'regex'") does not know."""
+
+
+def repaired(schema: Any, repairs: dict[str, None]) -> Schema:
+    """Return the schema with valid keywords at any depth; the same object if all are valid.
+
+    ``repairs`` collects what was changed, in words.
+    """
+    result = _Repairer(schema, repairs).subschema(schema, 0) if schema is not None else {}
+    return result if isinstance(result, dict) else {}
+
+
+def escape_name(name: str) -> str:
+    """Return a property name as a path part, with JSON Pointer's escapes (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+class _Repairer:
+    """The repairs of one schema; each method returns the same object if nothing is wrong."""
+
+    def __init__(self, root: Any, repairs: dict[str, None]) -> None:
+        self._root = root
+        self._repairs = repairs
+
+    def subschema(self, schema: Any, depth: int) -> Any:
+        if type(schema) is not dict:
+            self._repairs["a schema that is no object"] = None
+            return {"not": {}} if schema is False else {}
+        if depth > MAX_DEPTH:
+            return schema
+        changes: dict[str, Any] = {}
+        for key, value in schema.items():
+            check = KEYWORDS.get(key)
+            if check is not None and (changed := check(self, value, schema, depth)) is not value:
+                changes[key] = changed
+        if "items" not in schema and _allows_arrays(schema.get("type")):
+            self._repairs["an array without items"] = None
+            changes["items"] = {}
+        if not changes:
+            return schema
+        return {name: value for name, value in {**schema, **changes}.items() if value is not DROP}
+
+    def _broken(self, key: str) -> Any:
+        self._repairs[f"an invalid {key}"] = None
+        return DROP
+
+    def named_schemas(self, value: Any, schema: Schema, depth: int) -> Any:
+        if type(value) is not dict:
+            return self._broken("properties")
+        changes = {
+            name: changed
+            for name, inner in value.items()
+            if (changed := self.subschema(inner, depth + 1)) is not inner
+        }
+        return {**value, **changes} if changes else value
+
+    def listed_schemas(self, value: Any, schema: Schema, depth: int) -> Any:
+        if type(value) is not list or not value:
+            return self._broken("union")
+        made = [self.subschema(inner, depth + 1) for inner in value]
+        return value if all(a is b for a, b in zip(made, value, strict=True)) else made
+
+    def one_schema(self, value: Any, schema: Schema, depth: int) -> Any:
+        return value if type(value) is bool else self.subschema(value, depth + 1)
+
+    def items(self, value: Any, schema: Schema, depth: int) -> Any:
+        if type(value) is not list:
+            return self.subschema(value, depth + 1)
+        self._repairs["a list as items"] = None  # the form of tuples before draft 2020-12
+        branches = [self.subschema(inner, depth + 1) for inner in value]
+        return {"anyOf": branches} if len(branches) > 1 else (branches or [{}])[0]
+
+    def required(self, value: Any, schema: Schema, depth: int) -> Any:
+        if type(value) is not list:
+            return [value] if type(value) is str else self._broken("required")
+        names = list(dict.fromkeys(name for name in value if type(name) is str))
+        properties = schema.get("properties")
+        # The branches of a union may define the property, and a branch may require one outside.
+        if type(properties) is dict and DEFINES_ELSEWHERE.isdisjoint(schema):
+            names = [name for name in names if name in properties]
+        if len(names) == len(value):
+            return value
+        self._broken("required")
+        return names or DROP
+
+    def enum(self, value: Any, schema: Schema, depth: int) -> Any:
+        if type(value) is not list or not value:
+            return self._broken("enum")
+        try:
+            if len(set(value)) == len(value):
+                return value
+        except TypeError:  # lists and objects
+            pass
+        distinct = {compact_json(each): each for each in value}
+        if len(distinct) == len(value):
+            return value
+        self._broken("enum")
+        return list(distinct.values())
+
+    def type(self, value: Any, schema: Schema, depth: int) -> Any:
+        if type(value) is str and value in TYPES:
+            return value
+        kinds = value if type(value) is list else []
+        valid = list(dict.fromkeys(each for each in kinds if type(each) is str and each in TYPES))
+        if valid and len(valid) == len(kinds):
+            return value
+        self._broken("type")
+        return valid or DROP
+
+    def reference(self, value: Any, schema: Schema, depth: int) -> Any:
+        if type(value) is str and (value.startswith("#") and self._exists(value)):
+            return value
+        self._repairs["a reference to nothing"] = None
+        return DROP
+
+    def pattern(self, value: Any, schema: Schema, depth: int) -> Any:
+        if type(value) is str and not any(each in value for each in OTHER_REGEX):
+            return value
+        return self._broken("pattern")
+
+    def _exists(self, reference: str) -> bool:
+        if not reference.startswith("#/"):
+            return True  # the root, or an anchor
+        place = self._root
+        for part in reference[2:].split("/"):
+            name = part.replace("~1", "/").replace("~0", "~")
+            if type(place) is dict and name in place:
+                place = place[name]
+            elif type(place) is list and name.isdecimal() and int(name[:6]) < len(place):
+                place = place[int(name[:6])]
+            else:
+                return False
+        return type(place) in (dict, bool)
+
+
+def _allows_arrays(kind: Any) -> bool:
+    return kind == "array" or (type(kind) is list and "array" in kind)
+
+
+DEFINES_ELSEWHERE: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf", "patternProperties"})
+
+KEYWORDS: Final[Mapping[str, Callable[[_Repairer, Any, Schema, int], Any]]] = {
+    **dict.fromkeys(
+        (*DEFINITIONS, "dependentSchemas", "patternProperties", "properties"),
+        _Repairer.named_schemas,
+    ),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _Repairer.listed_schemas),
+    **dict.fromkeys(
+        (
+            *("additionalItems", "additionalProperties", "contains", "else", "if", "not"),
+            *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
+        ),
+        _Repairer.one_schema,
+    ),
+    "$ref": _Repairer.reference,
+    "enum": _Repairer.enum,
+    "items": _Repairer.items,
+    "pattern": _Repairer.pattern,
+    "required": _Repairer.required,
+    "type": _Repairer.type,
+}
+"""Keywords with subschemas, and those for which OpenAI refuses invalid values. The values of
+``const``, ``default`` and ``examples`` are data."""
+
+
+MAX_STRICT_DEPTH: Final = 10
 MAX_PROPERTIES: Final = 5000
 """OpenAI's limit of properties in a strict schema."""
 
@@ -56,7 +239,8 @@ def normalize(schema: Any, repairs: dict[str, None] | None = None) -> Schema:
     if len(known) == len(required):
         return result
     found["an invalid required"] = None
-    return _without(result, "required") | ({"required": known} if known else {})
+    rest = {name: value for name, value in result.items() if name != "required"}
+    return rest | ({"required": known} if known else {})
 
 
 def to_strict(schema: Any) -> StrictSchema | None:
@@ -95,8 +279,9 @@ class _RootNormalizer:
             properties = {**_merged_properties(branches, combiner), **properties}
             required += _required_by(branches, combiner)
             if combiner != "allOf" and (choices := _choices(branches)):
-                description = _texts(result.get("description"), choices)
-                result["description"] = description
+                given = result.get("description")
+                is_text = isinstance(given, str) and given
+                result["description"] = f"{given}\n\n{choices}" if is_text else choices
         result["properties"] = properties
         if required:
             result["required"] = list(dict.fromkeys(required))
@@ -108,7 +293,11 @@ class _RootNormalizer:
         for branch in _list(schema.get(combiner)):
             self.branches += 1
             # Unions can refer to themselves; these limits end such cycles.
-            if isinstance(branch, dict) and depth < MAX_DEPTH and self.branches <= MAX_BRANCHES:
+            if (
+                isinstance(branch, dict)
+                and depth < MAX_STRICT_DEPTH
+                and self.branches <= MAX_BRANCHES
+            ):
                 yield {**branch, **holders}
 
 
@@ -132,14 +321,6 @@ def _choices(branches: list[Schema]) -> str:
         return ""
     sets = [", ".join(names) or "none" for names in list(required)[:MAX_CHOICES]]
     return f"Required is one of these sets of properties: {'; '.join(sets)}."
-
-
-def _texts(*texts: Any) -> str:
-    return "\n\n".join(text for text in texts if isinstance(text, str) and text)
-
-
-def _without(schema: Schema, key: str) -> Schema:
-    return {name: value for name, value in schema.items() if name != key}
 
 
 def _plain_object(schema: Schema) -> Schema:
@@ -175,11 +356,15 @@ class _StrictConverter:
     parts: int = 0
 
     def any(self, schema: Any, path: str, depth: int) -> Schema:
-        if not isinstance(schema, dict) or depth > MAX_DEPTH:
+        if not isinstance(schema, dict) or depth > MAX_STRICT_DEPTH:
             raise _NotStrictError
         if "$ref" in schema:
-            # MAX_DEPTH ends a cycle: without references, a cyclic schema has no strict form.
-            return self.any(self._resolve(schema["$ref"]), path, depth + 1)
+            # MAX_STRICT_DEPTH ends a cycle: without references, a cyclic schema has no strict form.
+            reference = schema["$ref"]
+            definition = self.definitions.get(reference) if isinstance(reference, str) else None
+            if definition is None:
+                raise _NotStrictError
+            return self.any(definition, path, depth + 1)
         if any(key in schema for key in UNSUPPORTED):
             raise _NotStrictError
         result = {key: schema[key] for key in STRICT_KEYWORDS if key in schema}
@@ -232,12 +417,6 @@ class _StrictConverter:
         self.parts += more
         if self.parts > MAX_PROPERTIES:
             raise _NotStrictError
-
-    def _resolve(self, reference: Any) -> Any:
-        definition = self.definitions.get(reference) if isinstance(reference, str) else None
-        if definition is None:
-            raise _NotStrictError
-        return definition
 
 
 def _join_path(path: str, name: str) -> str:
@@ -343,3 +522,88 @@ UNSUPPORTED: Final = frozenset(
 values would become valid."""
 
 CLOSED_OBJECT: Final = (None, False)
+
+
+PATH: Final = "output_config.format"
+OUTPUT_NAME: Final = "structured_output"
+"""The name of a schema, which OpenAI requires and Anthropic's API does not have."""
+NOT_AN_OBJECT: Final = frozenset({"anyOf", "oneOf", "enum", "const", "not"})
+"""Keywords with which a schema may allow other values than objects, or only some objects."""
+
+
+class OutputSchema(NamedTuple):
+    schema: Schema
+    strict: bool
+
+
+def output_schema(output_format: dict[str, Any], builder: RequestBuilder) -> OutputSchema:
+    """Return the schema to send, with notes; set the form of the answer in ``builder``.
+
+    OpenAI takes only an object at the root, and its strict mode, which keeps Anthropic's guarantee,
+    requires every property. So a list or union is wrapped in an object, and an optional property
+    may be null instead; ``ResponseContext.answer`` tells how the answer gets its own form back.
+    Source: docs/mapping.md, 1.7.3.
+    """
+    schema = output_format.get("schema") or {}
+    is_wrapped = not _is_object(schema)
+    if is_wrapped:
+        schema = _wrapped(schema)
+        builder.add_note(PATH, "emulated", "the upstream answers with an object around the value")
+    strict_schema = to_strict(schema) if builder.profile.strict_schemas else None
+    optional = strict_schema.optional if strict_schema is not None else frozenset()
+    if optional:
+        builder.add_note(PATH, "emulated", "optional properties may be null instead of absent")
+    if is_wrapped or optional:
+        builder.answer = AnswerForm(is_wrapped, optional)
+    if strict_schema is not None:
+        return OutputSchema(strict_schema.schema, strict=True)
+    if builder.profile.strict_schemas:
+        builder.add_note(PATH, "dropped", "the schema has no strict form: sent without a guarantee")
+    repairs: dict[str, None] = {}
+    normalized = normalize(schema, repairs)
+    if repairs:
+        builder.add_note(PATH, "repaired", f"changed for the upstream: {', '.join(repairs)}")
+    return OutputSchema(normalized, strict=False)
+
+
+def _is_object(schema: Schema) -> bool:
+    """Return whether only objects match the schema; one without any restriction counts as such."""
+    root = resolve_root_reference(schema)
+    if not NOT_AN_OBJECT.isdisjoint(root):
+        return False
+    return root.get("type", "object") == "object" or not {"type", *COMBINERS} & root.keys()
+
+
+def _wrapped(schema: Schema) -> Schema:
+    """Return an object with the schema as its only property; the definitions stay at the root."""
+    holders = {key: schema[key] for key in DEFINITIONS if key in schema}
+    inner = {key: value for key, value in schema.items() if key not in holders}
+    inner = {key: value for key, value in inner.items() if key not in ("$schema", "$id")}
+    return {
+        "type": "object",
+        "properties": {WRAPPER: _with_moved_root(inner)},
+        "required": [WRAPPER],
+        "additionalProperties": False,
+        **{key: _with_moved_root(value) for key, value in holders.items()},
+    }
+
+
+def _with_moved_root(value: Any, depth: int = 0) -> Any:
+    """Return a part of a schema with references to the root changed to its new place."""
+    if depth > MAX_DEPTH:
+        return value
+    if isinstance(value, list):
+        return [_with_moved_root(inner, depth + 1) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    moved = {name: _with_moved_root(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value.get("$ref"), str):
+        moved["$ref"] = _moved(value["$ref"])
+    return moved
+
+
+def _moved(reference: str) -> str:
+    at_definition = reference.startswith(tuple(f"#/{holder}/" for holder in DEFINITIONS))
+    if at_definition or not (reference == "#" or reference.startswith("#/")):
+        return reference
+    return f"#/properties/{WRAPPER}{reference[1:]}"

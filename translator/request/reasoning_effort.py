@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from translator.anthropic.types import MessagesRequest
+from translator.anthropic import MessagesRequest
 from translator.capabilities import EFFORTS, Effort, Profile
-from translator.notes import Note
+from translator.notes import Fate, Note
 
 BUDGETS: Final[tuple[tuple[int, Effort], ...]] = (
     (1024, "low"),
@@ -36,14 +36,35 @@ def choose_effort(
     path = "output_config.effort"
     kind = thinking.get("type")
     if kind in THINKING_OFF:
-        return _effort_when_off(profile)
+        if "none" in profile.efforts:
+            return "none", []
+        if profile.efforts:
+            lowest = profile.efforts[0]
+            return lowest, [Note("thinking", "clamped", f"reasoning cannot be off here: {lowest}")]
+        if profile.thinking_switch:
+            return None, []
+        return None, [Note("thinking", "ignored", "this upstream has no switch for reasoning")]
     if message_effort is not None and message_effort[0] != requested:
         requested, path = message_effort
     if requested is None and kind == "enabled":
-        requested, path = _effort_of_budget(thinking["budget_tokens"]), "thinking.budget_tokens"
+        tokens, path = thinking["budget_tokens"], "thinking.budget_tokens"
+        requested = next((effort for limit, effort in BUDGETS if tokens <= limit), "xhigh")
     if requested is None:
         return None, []
-    return _nearest_effort(requested, path, profile)
+    if requested in profile.efforts:
+        return requested, []
+    # "none" is excluded, because it disables reasoning and is not a lower effort.
+    supported = [effort for effort in profile.efforts if effort != "none"]
+    if not supported:
+        is_switched = (
+            not profile.efforts and path.startswith("thinking") and profile.thinking_switch
+        )
+        fate: Fate = "ignored" if is_switched else "dropped"
+        return None, [Note(path, fate, "this upstream does not accept a reasoning effort")]
+    limit = EFFORTS.index(requested)
+    below = [effort for effort in supported if EFFORTS.index(effort) <= limit]
+    effort = below[-1] if below else supported[0]
+    return effort, [Note(path, "clamped", f"{requested!r} is {effort!r} on this upstream")]
 
 
 def thinking_visibility(request: MessagesRequest) -> Literal["shown", "omitted", "hidden"]:
@@ -76,38 +97,3 @@ def _has_user_text(message: dict[str, Any]) -> bool:
         return False
     content = message["content"]
     return isinstance(content, str) or any(block["type"] != "tool_result" for block in content)
-
-
-def _effort_when_off(profile: Profile) -> tuple[Effort | None, list[Note]]:
-    if "none" in profile.efforts:
-        return "none", []
-    if profile.efforts:
-        lowest = profile.efforts[0]
-        return lowest, [Note("thinking", "clamped", f"reasoning cannot be off here: {lowest}")]
-    if profile.thinking_switch:
-        return None, []
-    return None, [Note("thinking", "ignored", "this upstream has no switch for reasoning")]
-
-
-def _nearest_effort(
-    requested: Effort, path: str, profile: Profile
-) -> tuple[Effort | None, list[Note]]:
-    if requested in profile.efforts:
-        return requested, []
-    if not profile.efforts:
-        fate: Literal["ignored", "dropped"] = (
-            "ignored" if path.startswith("thinking") and profile.thinking_switch else "dropped"
-        )
-        return None, [Note(path, fate, "this upstream does not accept a reasoning effort")]
-    # "none" is excluded, because it disables reasoning and is not a lower effort.
-    supported = [effort for effort in profile.efforts if effort != "none"]
-    if not supported:
-        return None, [Note(path, "dropped", "this upstream does not accept a reasoning effort")]
-    limit = EFFORTS.index(requested)
-    below = [effort for effort in supported if EFFORTS.index(effort) <= limit]
-    effort = below[-1] if below else supported[0]
-    return effort, [Note(path, "clamped", f"{requested!r} is {effort!r} on this upstream")]
-
-
-def _effort_of_budget(tokens: int) -> Effort:
-    return next((effort for limit, effort in BUDGETS if tokens <= limit), "xhigh")

@@ -17,16 +17,17 @@ from translator.anthropic.token_estimate import content_tokens
 from translator.capabilities import EFFORTS
 from translator.dialect import Lesson, Repair
 from translator.notes import Note
-from translator.upstream_errors.mapping import NO_IMAGES
-from translator.upstream_errors.refusal import Refusal
-from translator.upstream_errors.token_limits import (
+from translator.upstream_errors.context_overflow import (
     OUTPUT_WORD,
     QUOTA,
     read_output_limit,
     read_token_limits,
 )
+from translator.upstream_errors.mapping import NO_IMAGES
+from translator.upstream_errors.refusal import Refusal, field_path
 
 from .body_edits import (
+    CLIENT_FIELDS,
     FIELDS,
     OUTPUT_LIMITS,
     Body,
@@ -34,6 +35,7 @@ from .body_edits import (
     effort_of,
     forced_choice,
     has_field,
+    omit_field,
     reasoning_is_off,
     schema_format,
 )
@@ -242,15 +244,10 @@ def _encrypted_reasoning(refusal: Refusal, body: Body) -> Reading | None:
     if "reasoning.encrypted_content" not in (body.get("include") or ()):
         return None
     if any(item.get("type") == "reasoning" for item in body.get("input") or ()):
-        return None if "include" not in refusal.paths else _no_encrypted(refusal, "include")
-    said = refusal.says(ENCRYPTED, UNSUPPORTED)
-    return _no_encrypted(refusal, said) if said else None
-
-
-def _no_encrypted(refusal: Refusal, words: str) -> Reading | None:
-    if not refusal.says(ENCRYPTED) and words == "include":
-        return None
-    return Reading(words, (Lesson("exclude", "reasoning.encrypted_content"),))
+        said = "include" if "include" in refusal.paths and refusal.says(ENCRYPTED) else ""
+    else:
+        said = refusal.says(ENCRYPTED, UNSUPPORTED)
+    return Reading(said, (Lesson("exclude", "reasoning.encrypted_content"),)) if said else None
 
 
 # Efforts
@@ -787,3 +784,73 @@ ANTHROPIC_RULES: Final = (
     Rule("a thinking block of an earlier turn", _bad_signature),
     Rule("thinking without the blocks of earlier turns", _missing_thinking),
 )
+
+
+UNKNOWN: Final = re.compile(
+    r"extra (?:inputs|fields)|extra_forbidden|(?:unknown|unrecogni[sz]ed|unexpected|unsupported)"
+    r" (?:request )?(?:param|arg|field|key|name|propert)",
+    re.IGNORECASE,
+)
+"""Texts about a field that the server does not know."""
+UNSUPPORTED_VALUE: Final = re.compile(
+    r"(?:not|n't) (?:support|recogni[sz]e|accept|permit|allow)|input tag|input should be ['\"]"
+    r"|must be (?:one of|either)|not a valid|invalid value",
+    re.IGNORECASE,
+)
+"""Texts about a field, or about one of its values."""
+VALUED: Final = frozenset(
+    {"output_config.effort", "service_tier", "speed", "temperature", "thinking", "top_k", "top_p"}
+)
+"""Fields of which a server may refuse some values."""
+PATH_BEFORE_COLON: Final = re.compile(r"([a-z]\w{0,63}(?:\.\w{1,63}){0,12}): ", re.ASCII)
+REQUIRED: Final = frozenset(
+    {"billing_policy", "container", "inference_geo", "max_tokens", "mcp_servers", "messages",
+     "model", "safeguards", "stop_sequences", "stream", "system", "thread", "tool_choice", "tools"}
+)  # fmt: skip
+"""Fields without which a request has another meaning: the client must learn that they are
+refused."""
+
+
+def _client_field(refusal: Refusal, body: Body) -> Reading | None:
+    """Read which field of the client the server does not know; a refused value is a field too."""
+    is_unknown = refusal.code in UNSUPPORTED_CODES or bool(refusal.says(UNKNOWN))
+    if not is_unknown and not refusal.says(UNSUPPORTED_VALUE):
+        return None
+    first = PATH_BEFORE_COLON.match(refusal.words)
+    names = [*refusal.paths, *([field_path(first[1])] if first else []), *refusal.named]
+    for name in filter(None, names):
+        found = fields_named(name, body, CLIENT_FIELDS)
+        is_exact = any(path.rpartition(".")[2] == name.rpartition(".")[2] for path in found)
+        if found and is_exact and (is_unknown or not VALUED.intersection(found)):
+            said = refusal.says(UNKNOWN) or refusal.says(UNSUPPORTED_VALUE) or refusal.code
+            # A schema of the answer is kept, in the system prompt.
+            schema = [Lesson("format_as_prompt")] if "output_config" in found else []
+            omitted = [Lesson("omit_client_field", path) for path in found]
+            return Reading(f"{said}: {name}", (*schema, *omitted))
+        top = found[0] if found else name.split(".")[0].removesuffix("[]")
+        if top in body and top not in REQUIRED:
+            note = Note(top, "dropped", "the upstream refused it: sent without it")
+            return Reading(name, body=omit_field(body, top), note=note)
+    return None
+
+
+def _answer_format(refusal: Refusal, body: Body) -> Reading | None:
+    said = refusal.says(UNKNOWN)
+    if not said or not has_field(body, "output_config.format"):
+        return None
+    names = {*refusal.paths, *refusal.named}
+    is_named = any(name.startswith("output_config.format") for name in names)
+    return Reading(said, (Lesson("format_as_prompt"),)) if is_named else None
+
+
+CLIENT_FIELD_RULES: Final = (
+    Rule("the schema of an answer", _answer_format),
+    Rule("a field of the client that the server does not know", _client_field),
+)
+COMPATIBLE_RULES: Final = (*ANTHROPIC_RULES, *CLIENT_FIELD_RULES)
+"""The repairs for servers of Anthropic's API other than Anthropic's own.
+
+Such servers and clouds know only some fields of the API, while Claude Code sends new ones with each
+request. Anthropic's own refusals go to the client as they are. What is remembered for a model are
+fields that the server does not know at all, from a fixed table; a refused value, or a name that the
+client chose, changes this request alone."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from translator.anthropic.types import MessagesRequest
+from translator.anthropic import MessagesRequest
 from translator.notes import Note
 
 BILLING_HEADER: Final = "x-anthropic-billing-header"

@@ -4,7 +4,7 @@ Anthropic itself defines the schemas of some client tools (bash, text editor, me
 to other upstreams must contain these schemas. Source: Anthropic documentation, "Tool use".
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -13,7 +13,8 @@ from translator.errors import BadRequest
 from translator.stream.tool_arguments import compact_json
 
 from .builder import RequestBuilder
-from .json_schema import normalize
+from .id_mapping import upstream_name
+from .json_schema import normalize, to_strict
 
 SPECIAL_FIELDS: Final = frozenset({"allowed_callers", "defer_loading", "type"})
 """Tool fields that require special handling; most tools have none of these fields."""
@@ -56,11 +57,17 @@ def client_tool_function(tool: dict[str, Any], profile: Profile) -> FunctionTool
         if kind.startswith(prefix):
             if prefix in REQUIRED_CAPABILITY and not getattr(profile, REQUIRED_CAPABILITY[prefix]):
                 return None
-            return FunctionTool(
-                name=tool.get("name") or client_tool.name,
-                description=_with_examples(client_tool.description + _screen_size(tool), tool),
-                parameters=_parameters(kind, client_tool),
-            )
+            description, parameters = client_tool.description, client_tool.parameters
+            width, height = tool.get("display_width_px"), tool.get("display_height_px")
+            if width and height:  # of the screen to which a computer tool's coordinates refer
+                description += f" The screen is {width} x {height} pixels."
+            if kind in WITH_UNDO:
+                properties = parameters["properties"]
+                command = {**properties["command"]}
+                command["enum"] = [*command["enum"], "undo_edit"]
+                parameters = parameters | {"properties": properties | {"command": command}}
+            name = tool.get("name") or client_tool.name
+            return FunctionTool(name, _with_examples(description, tool), parameters)
     return None
 
 
@@ -69,36 +76,105 @@ def find_server_tool(kind: str) -> ServerTool | None:
     return next((tool for prefix, tool in SERVER_TOOLS.items() if kind.startswith(prefix)), None)
 
 
-def drop_tool(kind: str, path: str, builder: RequestBuilder) -> None:
-    """Drop a tool with a note, or raise BadRequest if the request depends on the tool.
-
-    ``path`` locates the tool in the request.
-    """
-    tool = find_server_tool(kind)
-    if tool is not None and tool.fate == "dropped":
-        builder.add_note(path, "dropped", tool.reason)
-        return
-    reason = tool.reason if tool is not None else "not supported by this upstream"
-    raise BadRequest(f"{path}.type", f"{kind!r}: {reason}")
-
-
-def accepted_parameters(
-    function: FunctionTool, path: str, builder: RequestBuilder
+def function_definition(
+    function: FunctionTool,
+    tool: dict[str, Any],
+    path: str,
+    builder: RequestBuilder,
+    not_strict: str,
 ) -> dict[str, Any]:
-    """Return a function's schema in a form that OpenAI accepts; ``path`` is that of the tool."""
+    """Return a function as OpenAI's APIs define it; ``tool`` is the client's, at ``path``."""
+    name, profile = upstream_name(function.name), builder.profile
+    if name != function.name:
+        builder.tool_names[name] = function.name
+        builder.add_note(f"{path}.name", "renamed", f"the upstream receives this tool as {name!r}")
+    definition: dict[str, Any] = {"name": name}
+    if function.description:
+        definition["description"] = function.description
     repairs: dict[str, None] = {}
-    schema = normalize(function.parameters, repairs)
+    definition["parameters"] = normalize(function.parameters, repairs)
     if repairs:
         reason = f"changed for the upstream: {', '.join(repairs)}"
         builder.add_note(f"{path}.input_schema", "repaired", reason)
-    return schema
+    # Without this field, a server may make optional properties required.
+    definition["strict"] = False
+    if tool.get("strict"):
+        strict_schema = to_strict(function.parameters) if profile.strict_schemas else None
+        if strict_schema is None:
+            builder.add_note(f"{path}.strict", "dropped", not_strict)
+            return definition
+        definition |= {"parameters": strict_schema.schema, "strict": True}
+        if strict_schema.optional:
+            builder.optional_properties[function.name] = strict_schema.optional
+    return definition
 
 
-def check_tool_count(count: int, builder: RequestBuilder) -> None:
-    """Raise BadRequest for more tools than the upstream's configured limit."""
-    limit = builder.profile.max_tools
-    if limit and count > limit:
-        raise BadRequest("tools", f"{count} tools; this upstream takes {limit}")
+NOT_STRICT: Final = "the schema has no strict form here"
+
+
+def offered_function(
+    tool: dict[str, Any], path: str, builder: RequestBuilder, not_strict: str = NOT_STRICT
+) -> dict[str, Any] | None:
+    """Return the definition of the function for a tool; None if the tool is dropped.
+
+    ``not_strict`` is the note for a schema that OpenAI's strict form cannot express.
+    Raises BadRequest if the request depends on a tool that no function can stand for.
+    """
+    if SPECIAL_FIELDS.isdisjoint(tool):  # nearly every tool is like this
+        return function_definition(custom_function(tool), tool, path, builder, not_strict)
+    kind = tool.get("type") or "custom"
+    function = client_tool_function(tool, builder.profile)
+    if function is None:
+        server_tool = find_server_tool(kind)
+        if server_tool is not None and server_tool.fate == "dropped":
+            builder.add_note(path, "dropped", server_tool.reason)
+            return None
+        reason = server_tool.reason if server_tool is not None else "not supported by this upstream"
+        raise BadRequest(f"{path}.type", f"{kind!r}: {reason}")
+    callers = tool.get("allowed_callers")
+    if callers and "direct" not in callers:
+        raise BadRequest(f"{path}.allowed_callers", "only direct calls are possible here")
+    if kind != "custom":
+        reason = f"{kind} is sent as a function with its schema"
+        builder.add_note(f"{path}.type", "emulated", reason)
+    return function_definition(function, tool, path, builder, not_strict)
+
+
+def tool_fields(
+    tools: Mapping[str, dict[str, Any]],
+    named_choice: Callable[[dict[str, Any]], dict[str, Any]],
+    builder: RequestBuilder,
+) -> dict[str, Any]:
+    """Return ``tools`` and ``tool_choice``; {} without tools.
+
+    ``tools`` are the upstream's tools by the client's names; ``named_choice`` returns OpenAI's
+    choice of one of them. Raises BadRequest for more tools than the upstream's configured limit,
+    and for a choice of a tool that is not there.
+    """
+    limit, choice = builder.profile.max_tools, builder.request.get("tool_choice") or {}
+    if limit and len(tools) > limit:
+        raise BadRequest("tools", f"{len(tools)} tools; this upstream takes {limit}")
+    if not tools:
+        if choice.get("type") in ("any", "tool"):
+            raise BadRequest("tool_choice", "this upstream supports none of the required tools")
+        return {}
+    fields: dict[str, Any] = {"tools": list(tools.values())}
+    match choice.get("type"):
+        case "auto" | "none" as mode:  # with "none" too, as the history contains calls of the tools
+            fields["tool_choice"] = mode
+        case "any" if builder.profile.required_tool_choice:
+            fields["tool_choice"] = "required"
+        case "any":
+            builder.add_note(
+                "tool_choice", "clamped", "this upstream does not accept 'required': sent as auto"
+            )
+            fields["tool_choice"] = "auto"
+        case "tool":
+            name = choice["name"]
+            if name not in tools:
+                raise BadRequest("tool_choice.name", f"{name!r} is not among the tools here")
+            fields["tool_choice"] = named_choice(tools[name])
+    return fields
 
 
 def _with_examples(description: str, tool: dict[str, Any]) -> str:
@@ -107,38 +183,6 @@ def _with_examples(description: str, tool: dict[str, Any]) -> str:
         return description
     lines = "\n".join(compact_json(example) for example in examples)
     return f"{description}\n\nExample inputs:\n{lines}".lstrip()
-
-
-def tool_choice_mode(choice: Mapping[str, Any], builder: RequestBuilder) -> str:
-    """Return OpenAI's ``auto``, ``none`` or ``required``; "" for a choice that names a tool."""
-    match choice["type"]:
-        case "auto":
-            return "auto"
-        case "none":
-            return "none"  # the tools are still sent, because the history contains calls of them
-        case "any" if builder.profile.required_tool_choice:
-            return "required"
-        case "any":
-            builder.add_note(
-                "tool_choice", "clamped", "this upstream does not accept 'required': sent as auto"
-            )
-            return "auto"
-    return ""
-
-
-def _screen_size(tool: dict[str, Any]) -> str:
-    """Return the screen size, in pixels, to which a computer tool's coordinates refer."""
-    width, height = tool.get("display_width_px"), tool.get("display_height_px")
-    return f" The screen is {width} x {height} pixels." if width and height else ""
-
-
-def _parameters(kind: str, client_tool: FunctionTool) -> dict[str, Any]:
-    if kind not in WITH_UNDO:
-        return client_tool.parameters
-    properties = client_tool.parameters["properties"]
-    command = properties["command"]
-    command = command | {"enum": [*command["enum"], "undo_edit"]}
-    return client_tool.parameters | {"properties": properties | {"command": command}}
 
 
 def _string(description: str) -> dict[str, Any]:

@@ -57,8 +57,11 @@ def reject_fields(builder: RequestBuilder, refused: Mapping[str, str]) -> None:
 
     Dropped fields get a note. Raises BadRequest for a rejected field.
     """
+    # The upstream processes data in these regions; ``global`` is any of them.
+    regions = ("global", *builder.profile.inference_geos)
     for name, reason in refused.items():
-        if builder.request.get(name) and not _region_matches(builder, name):
+        value = builder.request.get(name)
+        if value and not (name == "inference_geo" and value in regions):
             raise BadRequest(name, reason)
     for name, reason in DROPPED.items():
         if builder.request.get(name):
@@ -69,12 +72,6 @@ def reject_fields(builder: RequestBuilder, refused: Mapping[str, str]) -> None:
         names = "', '".join(shorten(name).replace("'", "?") for name in unknown[:MAX_QUOTED_FIELDS])
         reason_ = f"{len(unknown)} unknown fields: '{names}'"
         builder.add_note("request", "dropped", reason_)
-
-
-def _region_matches(builder: RequestBuilder, name: str) -> bool:
-    """Return whether the upstream processes data in the requested region; ``global`` always is."""
-    region = builder.request[name]
-    return name == "inference_geo" and region in ("global", *builder.profile.inference_geos)
 
 
 def note_unsent_fields(
@@ -107,11 +104,17 @@ def note_unsent_fields(
         elif name != "ttl":  # a ttl is sent together with its cache mark
             unsent.setdefault(name, []).append(path)
     # Of too many cache marks, the last ones are sent. Two marks on one part become one.
-    unsent_marks = (
-        cache_marks[: max(0, len(cache_marks) - _breakpoints(sent))] if cache_marks else []
-    )
-    if unsent_marks and unsent_marks != [CACHE_CONTROL]:
-        unsent.setdefault(CACHE_CONTROL, []).extend(unsent_marks)
+    if cache_marks:
+        contents = [message.get("content") for message in sent]
+        breakpoints = sum(
+            "prompt_cache_breakpoint" in part
+            for content in contents
+            if content.__class__ is list
+            for part in content
+        )
+        unsent_marks = cache_marks[: max(0, len(cache_marks) - breakpoints)]
+        if unsent_marks and unsent_marks != [CACHE_CONTROL]:
+            unsent.setdefault(CACHE_CONTROL, []).extend(unsent_marks)
     for name, paths in unsent.items():
         fate, reason = REASONS[name]
         builder.add_note(paths[0], fate, f"{reason} ({len(paths)} in all)" if paths[1:] else reason)
@@ -175,13 +178,3 @@ def _in_blocks(blocks: list[Any], path: str, *, takes_marks: bool) -> Iterator[F
             yield from _in_blocks(
                 source["content"], f"{block_path}.source.content", takes_marks=has_place
             )
-
-
-def _breakpoints(sent: Iterable[Any]) -> int:
-    parts = (
-        part
-        for message in sent
-        if message.get("content").__class__ is list
-        for part in message["content"]
-    )
-    return sum("prompt_cache_breakpoint" in part for part in parts)

@@ -90,25 +90,22 @@ def verify(signature: str, keys: SigningKeys) -> SignedReasoning | None:
     if not hmac.compare_digest(expected.encode(), mac.encode("utf-8", "replace")):
         return None
     try:
-        payload = json.loads(zlib.decompress(_decode(packed)).decode("utf-8", "surrogatepass"))
+        raw = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True)
+        payload = json.loads(zlib.decompress(raw).decode("utf-8", "surrogatepass"))
     except (ValueError, zlib.error, binascii.Error):
         return None  # the signature was made with a known key, but not by this module
-    return _parse_payload(payload)
-
-
-def is_own_signature(signature: str) -> bool:
-    """Return whether a signature has this gateway's prefix; it may still be forged."""
-    return signature.startswith(PREFIX)
-
-
-def _parse_payload(payload: Any) -> SignedReasoning | None:
-    """Return the reasoning in a signature's JSON; None if a later version wrote it."""
+    # A later version of this package may have written it.
     if not isinstance(payload, dict) or payload.get("v") != VERSION:
         return None
     values = {name: payload[short] for name, short in PAYLOAD_NAMES.items() if short in payload}
     values["part_lengths"] = tuple(values.get("part_lengths", ()))
     required: dict[str, Any] = {"upstream": "", "model": "", "api": ""}
     return SignedReasoning(**(required | values))
+
+
+def is_own_signature(signature: str) -> bool:
+    """Return whether a signature has this gateway's prefix; it may still be forged."""
+    return signature.startswith(PREFIX)
 
 
 def mac_of(signed_text: str, key: bytes) -> str:
@@ -119,7 +116,3 @@ def mac_of(signed_text: str, key: bytes) -> str:
 
 def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _decode(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -120,16 +120,18 @@ class SSEDecoder:
             chunk = b"".join(self._buffer)
             self._buffer, self._buffer_size = [], 0
         self._line_ended = False
-        return self._split(chunk)
-
-    def _split(self, data: bytes) -> list[bytes]:
-        """Split ``data`` into frames; store an incomplete last frame."""
-        *frames, tail = _split_frames(data)
+        # An incomplete last frame is stored.
+        *frames, tail = _split_frames(chunk)
         if tail:
             self._buffer, self._buffer_size = [tail], len(tail)
             self._line_ended = tail.endswith(b"\n")
-        if len(data) > self._max and any(len(frame) > self._max for frame in frames):
-            return self._split_before_oversized(frames)
+        if len(chunk) > self._max and any(len(frame) > self._max for frame in frames):
+            # The next call raises BadUpstream for the oversized frame.
+            at = next(at for at, frame in enumerate(frames) if len(frame) > self._max)
+            if not at:
+                self._check(len(frames[0]))
+            self._buffer, self._buffer_size, self._line_ended = [frames[at]], len(frames[at]), False
+            return frames[:at]
         return frames
 
     def end(self) -> list[ServerSentEvent]:
@@ -146,14 +148,6 @@ class SSEDecoder:
             return [event]
         lines = takewhile(_is_complete, event.data.split(b"\n"))
         return [ServerSentEvent(event.event, line) for line in lines]
-
-    def _split_before_oversized(self, frames: list[bytes]) -> list[bytes]:
-        """Return the frames before an oversized frame; the next call raises BadUpstream."""
-        at = next(at for at, frame in enumerate(frames) if len(frame) > self._max)
-        if not at:
-            self._check(len(frames[0]))
-        self._buffer, self._buffer_size, self._line_ended = [frames[at]], len(frames[at]), False
-        return frames[:at]
 
     def _check(self, size: int) -> None:
         if size > self._max:

@@ -206,7 +206,20 @@ def map_error(status: int, body: Any) -> UpstreamError:
     """Map an HTTP status and a decoded error body (dict, list, text, None) to an error."""
     fields = read_error(body)
     if fields.code in REFUSALS or fields.type in REFUSALS:
-        return _refusal(fields)
+        message = client_message(fields.message)
+        if fields.filters or not fields.readable or not message:
+            filter_names = f": {', '.join(fields.filters)}" if fields.filters else ""
+            message = f"the upstream's content filter refused the prompt{filter_names}"
+        return UpstreamError(
+            status=400,
+            error_type="invalid_request_error",
+            message=message,
+            should_retry=False,
+            is_refusal=True,
+            refusal_category=REFUSALS.get(fields.code) or REFUSALS.get(fields.type),
+            param=fields.param or None,
+            code=fields.code or fields.type,
+        )
     if (overflow := overflow_message(status, fields)) is not None:
         return UpstreamError(
             status=400,
@@ -217,7 +230,9 @@ def map_error(status: int, body: Any) -> UpstreamError:
             code=fields.code or fields.type,
         )
     mapping = _find_mapping(status, fields)
-    message = mapping.message or mapping.prefix + client_message(_error_message(status, fields))
+    text = fields.message if fields.readable else ""
+    text = text or http_status_message(status, "" if fields.readable else fields.message)
+    message = mapping.message or mapping.prefix + client_message(text)
     return UpstreamError(
         status=mapping.status,
         error_type=mapping.error_type,
@@ -267,12 +282,6 @@ def _contains_in_order(text: str, phrases: tuple[re.Pattern[str], ...]) -> bool:
     return True
 
 
-def _error_message(status: int, fields: ErrorFields) -> str:
-    if fields.readable and fields.message:
-        return fields.message
-    return http_status_message(status, "" if fields.readable else fields.message)
-
-
 def http_status_message(status: int, text: str) -> str:
     """Return an error message for a response whose body is not JSON.
 
@@ -282,20 +291,3 @@ def http_status_message(status: int, text: str) -> str:
     if text:
         kind = " (text/html)" if text.lstrip().startswith("<") else " (text/plain)"
     return f"upstream returned HTTP {status}{kind}"
-
-
-def _refusal(fields: ErrorFields) -> UpstreamError:
-    message = client_message(fields.message)
-    if fields.filters or not fields.readable or not message:
-        filter_names = f": {', '.join(fields.filters)}" if fields.filters else ""
-        message = f"the upstream's content filter refused the prompt{filter_names}"
-    return UpstreamError(
-        status=400,
-        error_type="invalid_request_error",
-        message=message,
-        should_retry=False,
-        is_refusal=True,
-        refusal_category=REFUSALS.get(fields.code) or REFUSALS.get(fields.type),
-        param=fields.param or None,
-        code=fields.code or fields.type,
-    )

@@ -7,7 +7,7 @@ history is a call of it with its result. So every dialect translates it without 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from translator.anthropic.types import MessagesRequest
+from translator.anthropic import MessagesRequest
 
 from .results import Block, function_id, search_error, tool_result
 

@@ -5,23 +5,21 @@ blocks have rising indices over all responses, a call of the search function is 
 ``server_tool_use`` block, and the message ends only once.
 """
 
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from translator.anthropic import Event
 from translator.anthropic.content_blocks import DIRECT
-from translator.anthropic.token_estimate import tokens_of_characters
-from translator.anthropic.types import Event
-from translator.anthropic.usage import Usage, add_usage
+from translator.anthropic.usage import Usage, add_usage, estimated_usage
 from translator.dialect import (
     ResponseContext,
     TextLocation,
     TextStream,
+    UnknownEvents,
     UpstreamCall,
     UpstreamError,
 )
 from translator.notes import Note
 from translator.stream.tool_arguments import parse_arguments
-from translator.stream.unknown_events import UnknownEvents
 
 from .results import SERVER_ID, Block
 
@@ -111,21 +109,9 @@ class WebSearchStream:
         if usage.source == "missing":
             if not self._response.started:
                 return self._earlier  # the upstream did nothing, so no usage is missing
-            usage = self._estimated(usage)
+            # Otherwise the caller would estimate all of the message, with the text of the results.
+            usage = estimated_usage(usage, self.context.input_estimate, self._characters)
         return add_usage(self._earlier, usage)
-
-    def _estimated(self, usage: Usage) -> Usage:
-        """Estimate the counts of a response that broke off.
-
-        Otherwise the caller would estimate all of the message, with the text of the results.
-        """
-        output = tokens_of_characters(self._characters)
-        return replace(
-            usage,
-            input=self.context.input_estimate if usage.input is None else usage.input,
-            output=output if usage.output is None else usage.output,
-            source="estimated",
-        )
 
     def feed(self, *events: dict[str, Any]) -> list[Event]:
         return self._relayed(self._response.feed(*events))
@@ -193,11 +179,25 @@ class WebSearchStream:
             case "content_block_stop":
                 event["index"] += self._first_index
                 if self._open_search:
-                    self._stop_search(event)
+                    value, _ = parse_arguments("".join(self._arguments))
+                    arguments = value if isinstance(value, dict) else {}
+                    self.searches.append(SearchCall(self._open_search, arguments.get("query")))
+                    if "content_block" in event:
+                        event["content_block"] |= {
+                            "type": "server_tool_use",
+                            "id": self._open_search,
+                        }
+                    self._open_search = ""
             case "message_start":
                 return self._earlier is None
             case "message_delta":
-                return self._end_response(event)
+                # The end of a response with searches is held until their results are there.
+                self.stop_reason = self._response.stop_reason
+                event["usage"] |= self.usage.to_delta()
+                if self.searches and event["delta"]["stop_reason"] == "tool_use":
+                    self._held_end = event
+                    return False
+                return True
             case "message_stop":
                 self.finished = not self._held_end
                 return self.finished
@@ -214,20 +214,3 @@ class WebSearchStream:
             return
         self._open_search, self._arguments = SERVER_ID + block["id"], []
         event["content_block"] = {**block, "type": "server_tool_use", "id": self._open_search}
-
-    def _stop_search(self, event: Event) -> None:
-        value, _ = parse_arguments("".join(self._arguments))
-        arguments = value if isinstance(value, dict) else {}
-        self.searches.append(SearchCall(self._open_search, arguments.get("query")))
-        if "content_block" in event:
-            event["content_block"] |= {"type": "server_tool_use", "id": self._open_search}
-        self._open_search = ""
-
-    def _end_response(self, event: Event) -> bool:
-        """Hold the end of a response with searches; return whether the message ends here."""
-        self.stop_reason = self._response.stop_reason
-        event["usage"] |= self.usage.to_delta()
-        if self.searches and event["delta"]["stop_reason"] == "tool_use":
-            self._held_end = event
-            return False
-        return True

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from translator.anthropic_upstream.stream_validator import EVENT_TYPES
+from translator.message_stream.stream_grammar import EVENT_TYPES
 
 FRAME_PREFIXES: Final = {kind: f"event: {kind}\ndata: ".encode() for kind in sorted(EVENT_TYPES)}
 """The start of an SSE frame, by event type."""

@@ -25,7 +25,7 @@ from translator.anthropic.token_estimate import estimate_tokens
 from translator.anthropic_upstream.stream import ENDED_EARLY
 from translator.dialect import ResponseContext, Stream, TextStream, UpstreamError
 from translator.errors import BadRequest, BadUpstream
-from translator.message_stream.malformed_events import INTERNAL_ERROR
+from translator.message_stream.response_stream import INTERNAL_ERROR
 from translator.notes import Note
 from translator.request.retry_repairs import REFUSAL_STATUSES, REPAIRABLE
 from translator.secret_redaction import mask_secrets

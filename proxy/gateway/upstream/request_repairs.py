@@ -10,8 +10,7 @@ from proxy.gateway.snapshot.targets import UpstreamServer
 from translator.dialect import Origin, Repair
 from translator.notes import Note
 from translator.request.body_edits import apply_lessons
-from translator.request.client_fields import COMPATIBLE_RULES
-from translator.request.retry_repairs import repair_by
+from translator.request.retry_repairs import COMPATIBLE_RULES, repair_by
 from translator.upstream_errors.paths import moved_origins
 
 from .model_memory import is_configured, memory

@@ -9,10 +9,10 @@ from django.urls import get_resolver
 from bridge_project.env import TABLE
 from proxy.routing import EXACT_PATHS
 from tests.slow.faults.catalogue import catalogue
-from translator.openai_chat.request import request_body as chat_request
-from translator.openai_responses.request import request_body as responses_request
-from translator.openai_responses.stream.event_table import EVENT_MAPPINGS, IGNORED, PINGS
-from translator.openai_responses.stream.responses_stream import ResponsesStream
+from translator.openai_chat import request_body as chat_request
+from translator.openai_responses import request_body as responses_request
+from translator.openai_responses.event_table import EVENT_MAPPINGS, IGNORED, PINGS
+from translator.openai_responses.responses_stream import ResponsesStream
 from translator.request.unsent_fields import DROPPED
 
 OURS = sorted(name for name, app in get_commands().items() if app == "proxy")

@@ -5,7 +5,7 @@ from translator import openai_responses
 from translator.anthropic.usage import Iteration, Usage, add_usage, billed_usage
 from translator.dialect import ResponseContext, UpstreamError
 from translator.message_stream.events_to_message import fold
-from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.openai_chat.chat_stream import ChatStream
 from translator.web_search.stream import WebSearchStream
 
 CONTEXT = ResponseContext(message_id="msg_1", model="m")

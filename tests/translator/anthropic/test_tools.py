@@ -1,7 +1,7 @@
 import pytest
 
 from tests.for_each import for_each
-from translator.anthropic.tools import TOOL_CHOICE, check_tool, check_tool_names
+from translator.anthropic.request_validation import TOOL_CHOICE, check_tool, check_tool_names
 from translator.anthropic.validators import ValidationFault
 
 

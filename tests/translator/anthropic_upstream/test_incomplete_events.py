@@ -11,7 +11,7 @@ from translator.anthropic_upstream.stream import (
 )
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
-from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
+from translator.message_stream.response_stream import FIRST_DROPPED, SPLICED
 
 from .test_stream_validator import closed
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.for_each import for_each
-from translator.anthropic_upstream.message_to_events import message_to_events
+from translator.anthropic_upstream.stream import message_to_events
 from translator.message_stream.events_to_message import fold
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.for_each import for_each
-from translator.anthropic_upstream.stream_validator import AFTER, TRANSITIONS, StreamValidator
 from translator.errors import IllegalMove
+from translator.message_stream.stream_grammar import AFTER, ORDER, StreamValidator
 
 START = {
     "type": "message_start",
@@ -139,4 +139,4 @@ def test_a_message_that_starts_complete_may_stop_at_once():
 
 
 def test_nothing_follows_the_end():
-    assert TRANSITIONS[AFTER] == {}
+    assert ORDER[AFTER] == {}

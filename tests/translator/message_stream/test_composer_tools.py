@@ -8,7 +8,7 @@ from tests.fakes.upstreams.grammar import faults_of_events
 from tests.for_each import for_each
 from translator.errors import BadUpstream
 from translator.message_stream.message_composer import CHANGED_ARGUMENTS, MAX_CALLS
-from translator.message_stream.tool_input import BROKEN_ARGUMENTS, REPAIRED_ARGUMENTS
+from translator.message_stream.open_block import BROKEN_ARGUMENTS, REPAIRED_ARGUMENTS
 
 from .composing import STRICT, USAGE, content, ended, started
 

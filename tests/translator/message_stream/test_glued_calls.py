@@ -5,11 +5,7 @@ from typing import Any
 
 from tests.for_each import for_each
 from translator.message_stream.message_composer import EXCESS_CALL
-from translator.message_stream.tool_input import (
-    BROKEN_ARGUMENTS,
-    GLUED_CALLS,
-    REPAIRED_ARGUMENTS,
-)
+from translator.message_stream.open_block import BROKEN_ARGUMENTS, GLUED_CALLS, REPAIRED_ARGUMENTS
 from translator.stream.tool_arguments import MAX_FURTHER
 
 from .composing import content, ended, started

@@ -4,8 +4,8 @@ import pytest
 
 from translator.dialect import ResponseContext
 from translator.errors import IllegalMove
-from translator.message_stream.malformed_events import INTERNAL_ERROR, end_on_malformed_data
-from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.message_stream.response_stream import INTERNAL_ERROR, end_on_malformed_data
+from translator.openai_chat.chat_stream import ChatStream
 
 
 def chunk(text):

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from tests.for_each import for_each
-from translator.message_stream.message_composer import EXCESS_CALL
-from translator.message_stream.wrapped_calls import MAX_INNER, UNWRAPPED
+from translator.message_stream.message_composer import EXCESS_CALL, MAX_INNER, UNWRAPPED
 
 from .composing import content, ended, started
 

@@ -6,7 +6,7 @@ from tests.fakes.upstreams.grammar import faults_of_events
 from tests.translator.openai_chat.requests import target
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
-from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.openai_chat.chat_stream import ChatStream
 from translator.stream.reasoning_signature import SigningKeys
 
 USAGE = {"prompt_tokens": 20, "completion_tokens": 8}

@@ -1,7 +1,7 @@
 """OpenRouter's ``reasoning_details``."""
 
 from tests.for_each import for_each
-from translator.openai_chat.reasoning_details import (
+from translator.openai_chat.reasoning import (
     details_text,
     merge_details,
     read_details,

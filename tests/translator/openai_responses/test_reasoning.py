@@ -3,9 +3,9 @@
 from tests.fakes.anthropic_requests import KEYS, assistant, result, user
 from tests.for_each import for_each
 from tests.translator.openai_responses.requests import body, sent, target
+from translator.openai_responses.output_blocks import sign_reasoning
+from translator.openai_responses.output_items import ItemState
 from translator.openai_responses.reasoning import restore_reasoning
-from translator.openai_responses.stream.output_items import ItemState
-from translator.openai_responses.stream.signed_reasoning import sign_reasoning
 from translator.stream import reasoning_signature
 from translator.stream.reasoning_signature import SignedReasoning, SigningKeys
 

@@ -11,8 +11,8 @@ from translator.capabilities import Profile
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
 from translator.message_stream.events_to_message import fold
-from translator.openai_chat.request import request_body as chat
-from translator.openai_responses.request import request_body as responses
+from translator.openai_chat import request_body as chat
+from translator.openai_responses import request_body as responses
 from translator.request.builder import MAX_STOP_CHARACTERS, MAX_STOP_SEQUENCES
 
 SMALLEST = {

@@ -6,8 +6,7 @@ from tests.for_each import for_each
 from translator import anthropic_upstream
 from translator.dialect import Lesson
 from translator.request.body_edits import has_field
-from translator.request.client_fields import COMPATIBLE_RULES
-from translator.request.retry_repairs import repair_by
+from translator.request.retry_repairs import COMPATIBLE_RULES, repair_by
 
 repair = repair_by(COMPATIBLE_RULES)
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "1h", "scope": "global"}}

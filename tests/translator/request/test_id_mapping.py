@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from tests.for_each import for_each
 from translator.dialect import TranslationTarget
+from translator.message_stream.response_stream import message_id
 from translator.request.id_mapping import (
     ENCODED,
     carried_fields,
     client_call_id,
-    message_id,
     upstream_call_id,
     upstream_name,
 )

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.for_each import for_each
 from translator.request.json_schema import (
     MAX_BRANCHES,
-    MAX_DEPTH,
     MAX_PROPERTIES,
+    MAX_STRICT_DEPTH,
     escape_name,
     normalize,
     to_strict,
@@ -233,7 +233,7 @@ def nested(levels: int) -> dict:
         {"type": "object", "properties": {"a": {"$ref": "#"}}},
         {"type": "object", "properties": {str(n): STRING for n in range(MAX_PROPERTIES + 1)}},
         {"type": "object", "properties": {"a": {"anyOf": [STRING] * (MAX_PROPERTIES + 1)}}},
-        nested(MAX_DEPTH + 1),
+        nested(MAX_STRICT_DEPTH + 1),
     ],
 )
 def test_what_has_no_strict_form(schema):
@@ -241,7 +241,7 @@ def test_what_has_no_strict_form(schema):
 
 
 def test_the_deepest_and_the_empty_schema_have_a_strict_form():
-    assert to_strict(nested(MAX_DEPTH)) is not None
+    assert to_strict(nested(MAX_STRICT_DEPTH)) is not None
     empty = to_strict(
         {"type": "object", "properties": {"a": {"type": "object", "additionalProperties": False}}}
     )

@@ -7,7 +7,7 @@ from tests.for_each import for_each
 from translator import openai_chat, openai_responses
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
-from translator.request.media import File, file_name, read_pdf, read_picture
+from translator.request.content_parts import File, file_name, read_pdf, read_picture
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 JPEG = b"\xff\xd8\xff\xe0" + bytes(40)

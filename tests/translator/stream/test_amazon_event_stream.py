@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.fakes.upstreams.amazon_event_stream import event, exception, frame
 from tests.for_each import for_each
+from translator.anthropic_upstream.bedrock_events import EventStreamDecoder
 from translator.errors import BadUpstream
-from translator.stream.amazon_event_stream import EventStreamDecoder
 
 FRAMES = [
     event({"type": "message_start"}),

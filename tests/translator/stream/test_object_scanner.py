@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.for_each import for_each
-from translator.stream.object_scanner import MAX_DEPTH, ObjectScanner
+from translator.stream.tool_arguments import MAX_DEPTH, ObjectScanner
 
 TEXTS = st.dictionaries(st.text('a{}"\\[]', max_size=4), st.text('b{}"\\', max_size=6), max_size=4)
 

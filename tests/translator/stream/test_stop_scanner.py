@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.for_each import for_each
-from translator.stream.stop_scanner import StopScanner
+from translator.message_stream.open_block import StopScanner
 
 LETTERS = st.text(alphabet="ab", max_size=12)
 SEQUENCES = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3).map(tuple)

@@ -1,6 +1,6 @@
 """Unknown upstream events are counted within a bound."""
 
-from translator.stream.unknown_events import MAX_KIND_CHARACTERS, MAX_KINDS, OTHERS, UnknownEvents
+from translator.dialect import MAX_KIND_CHARACTERS, MAX_KINDS, OTHERS, UnknownEvents
 
 
 def test_kinds_beyond_the_bound_are_counted_together():

@@ -7,7 +7,7 @@ requested, so each row is also the test of a repair.
 from tests.for_each import for_each
 from translator import openai_chat
 from translator.upstream_errors import map_error
-from translator.upstream_errors.token_limits import read_token_limits
+from translator.upstream_errors.context_overflow import read_token_limits
 
 VLLM_BEGIN = "This model's maximum context length is 40960 tokens. However, you requested "
 MUST_SHRINK = "input length and `max_tokens` exceed context limit: 18000 + 128000 > 40960, decrease input length or `max_tokens` and try again"

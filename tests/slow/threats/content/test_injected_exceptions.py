@@ -20,9 +20,9 @@ PLACES = (
     "proxy.gateway.upstream.attempt:Attempt.build_upstream_request", "proxy.gateway.upstream.attempt:Attempt._post_once_or_twice", "proxy.gateway.upstream.attempt:Attempt._post",
     "proxy.gateway.upstream.attempt:Attempt.deliver", "proxy.gateway.upstream.attempt:Attempt.relay_events", "proxy.gateway.upstream.attempt:ResponseDecoder.feed",
     "proxy.gateway.exchange.upstream_bytes:StoredReads.add", "translator.message_stream.events_to_message:MessageFold.feed",
-    "translator.openai_chat.stream.chat_stream:ChatStream.feed", "proxy.gateway.upstream.response_writers:StreamingResponseWriter.write_events", "proxy.gateway.endpoints.http_consumer:gunzip_limited",
+    "translator.openai_chat.chat_stream:ChatStream.feed", "proxy.gateway.upstream.response_writers:StreamingResponseWriter.write_events", "proxy.gateway.endpoints.http_consumer:gunzip_limited",
     "translator.message_stream.message_composer:MessageComposer.start", "translator.message_stream.stream_grammar:MessageWriter.start",
-    "translator.openai_chat.stream.chat_stream:ChatStream.end", "proxy.gateway.http.request_headers:RequestHeaders.text",
+    "translator.openai_chat.chat_stream:ChatStream.end", "proxy.gateway.http.request_headers:RequestHeaders.text",
 )  # fmt: skip
 """Functions of the gateway, as ``module:path``. A request of this test calls each of them."""
 STREAM_ONLY = "proxy.gateway.upstream.response_writers:StreamingResponseWriter.write_events"

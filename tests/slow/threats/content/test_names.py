@@ -18,8 +18,7 @@ from tests.fakes.upstreams.script_steps import stream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import PATIENT, message, row
 from translator.anthropic.validators import MAX_MODEL, MAX_NAME
-from translator.dialect import UpstreamError
-from translator.stream.unknown_events import MAX_KIND_CHARACTERS, MAX_KINDS, OTHERS
+from translator.dialect import MAX_KIND_CHARACTERS, MAX_KINDS, OTHERS, UpstreamError
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 TOO_MANY = health.MOST_NAMED + 5

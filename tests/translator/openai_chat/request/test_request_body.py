@@ -14,8 +14,8 @@ from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
 from translator.message_stream.events_to_message import fold
-from translator.openai_chat.request import request_body as tables
-from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.openai_chat import request_body as tables
+from translator.openai_chat.chat_stream import ChatStream
 from translator.request.unsent_fields import DROPPED, HARMLESS
 
 OLD_FIELDS = {"temperature", "top_p", "top_k", "stream", "output_format"}

@@ -20,7 +20,7 @@ from translator.dialect import UpstreamError
 from translator.message_stream.events_to_message import fold
 from translator.notes import Note
 from translator.openai_chat import DIALECT
-from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.openai_chat.chat_stream import ChatStream
 from translator.stream.tool_arguments import compact_json
 
 LATE = UpstreamError(status=504, error_type="timeout_error", message="upstream fell silent")

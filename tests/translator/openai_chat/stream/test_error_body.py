@@ -1,7 +1,7 @@
 """Errors inside a 200; those of an error status are tested with ``upstream_errors``."""
 
 from tests.for_each import for_each
-from translator.openai_chat.stream.error_body import find_error
+from translator.openai_chat.chat_stream import find_error
 
 
 @for_each(

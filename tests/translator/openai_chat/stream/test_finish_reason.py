@@ -3,8 +3,8 @@
 from tests.for_each import for_each
 from tests.translator.openai_chat.responses import calls, chunk, message, piece
 from translator.dialect import ResponseContext
-from translator.openai_chat.stream.chat_stream import ChatStream
-from translator.openai_chat.stream.finish_reason import FAILURES, FINISH_REASONS
+from translator.openai_chat.chat_stream import ChatStream
+from translator.openai_chat.finish_reason import FAILURES, FINISH_REASONS
 
 CALL = calls(piece(index=0, id="c", name="f", arguments="{}"))
 

@@ -5,10 +5,9 @@ from typing import Any
 from tests.for_each import for_each
 from translator.dialect import ResponseContext
 from translator.message_stream.events_to_message import fold
-from translator.message_stream.generated_image import IMAGE, REPLACED_IMAGE
 from translator.message_stream.message_composer import REASONING_AS_TEXT
-from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
-from translator.openai_chat.stream.chat_stream import ChatStream
+from translator.message_stream.response_stream import FIRST_DROPPED, IMAGE, REPLACED_IMAGE, SPLICED
+from translator.openai_chat.chat_stream import ChatStream
 
 
 def chunk(id_: str | None, finish: str | None = None, **delta: Any) -> dict[str, Any]:

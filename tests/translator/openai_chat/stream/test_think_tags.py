@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.for_each import for_each
 from tests.translator.openai_chat.responses import chunk, stream
-from translator.openai_chat.stream.think_tags import ThinkTags
+from translator.openai_chat.text_blocks import ThinkTags
 
 
 def split(*pieces, opened=False):

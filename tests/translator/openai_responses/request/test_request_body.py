@@ -20,7 +20,7 @@ from tests.translator.openai_responses.requests import body, build, fates, input
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
-from translator.openai_responses.request import request_body as tables
+from translator.openai_responses import request_body as tables
 from translator.request.unsent_fields import DROPPED, HARMLESS
 
 from .strict_types import assert_valid

@@ -8,7 +8,7 @@ from openai.types.responses import ResponseError
 
 from tests.fakes.upstreams import recordings
 from tests.for_each import for_each
-from translator.openai_responses.stream.error_body import (
+from translator.openai_responses.responses_stream import (
     error_in_event,
     error_in_response,
     map_error,

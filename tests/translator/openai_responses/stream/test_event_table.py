@@ -8,7 +8,7 @@ from openai.types.responses import ResponseStreamEvent
 from tests.translator.openai_responses.responses import output_message, stream
 from translator.dialect import ResponseContext
 from translator.openai_responses import ResponsesStream
-from translator.openai_responses.stream.event_table import EVENT_MAPPINGS, IGNORED, PINGS
+from translator.openai_responses.event_table import EVENT_MAPPINGS, IGNORED, PINGS
 from translator.openai_responses.types import EventRead, ResponseRead
 
 SDK_EVENTS = {

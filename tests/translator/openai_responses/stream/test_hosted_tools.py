@@ -1,7 +1,7 @@
 """Calls of the upstream's own tools, item by item."""
 
 from tests.for_each import for_each
-from translator.openai_responses.stream.hosted_tools import (
+from translator.openai_responses.hosted_tools import (
     code_interpreter_blocks,
     mcp_call_blocks,
     web_search_blocks,

@@ -1,7 +1,7 @@
 """Match events to items when upstreams number, name and repeat items differently."""
 
 from tests.for_each import for_each
-from translator.openai_responses.stream.output_items import OutputItems
+from translator.openai_responses.output_items import OutputItems
 
 MESSAGE = {"type": "message", "id": "msg_1"}
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "call_1"}

@@ -16,7 +16,7 @@ from tests.translator.openai_responses.responses import (
 )
 from translator.message_stream.events_to_message import fold
 from translator.message_stream.message_composer import REASONING_AS_TEXT
-from translator.message_stream.spliced import FIRST_DROPPED, SPLICED
+from translator.message_stream.response_stream import FIRST_DROPPED, SPLICED
 
 STARTED = [created(id="resp_1"), added(0, **output_message()), text("one")]
 SECOND = [

@@ -13,7 +13,7 @@ from tests.translator.openai_responses.responses import (
 )
 from translator.anthropic.usage import Usage
 from translator.message_stream.events_to_message import fold
-from translator.stream.stop_scanner import StopScanner
+from translator.message_stream.open_block import StopScanner
 
 
 def test_a_stop_sequence_ends_the_answer_at_once_with_estimated_usage():

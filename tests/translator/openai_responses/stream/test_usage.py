@@ -2,8 +2,8 @@
 
 from tests.for_each import for_each
 from tests.translator.openai_responses.responses import failed, stream
-from translator.anthropic.usage import Usage
-from translator.openai_responses.stream.usage import estimated_usage, read_usage
+from translator.anthropic.usage import Usage, estimated_usage
+from translator.openai_responses.usage import read_usage
 
 EXAMPLES = [
     ((7540, 0, 7537, 63, 0), (3, 0, 7537, 63)),
