@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from django.db import DatabaseError, connection
 from django.db.utils import InterfaceError
 
-from proxy.counters.backends import budget_store
+from proxy.counters.backends import shared_store
 from proxy.counters.budget_periods import window
-from proxy.counters.budget_store import LEASE_S, StoreUnavailable
+from proxy.counters.store import LEASE_S, StoreUnavailable
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import ConfigStore, directory
 from proxy.ledger.database.availability import check_present
@@ -134,7 +134,7 @@ class BudgetMaintenance:
     def _renew(self) -> None:
         counters = {counter for some in [*self._open.values()] for counter in some}
         if counters:
-            budget_store().renew(recorder.worker, counters)
+            shared_store().renew(recorder.worker, dict.fromkeys(counters))
         for renewal in self.renewals:
             renewal()
 
@@ -193,7 +193,7 @@ def record_reached(reached: Iterable[ThresholdReached]) -> None:
         if budget is None:
             continue
         when = window(budget.period, budget.zone, each.start.timestamp())
-        standing = budget_store().standing(budget_sync.counter_name(budget.pk, when))
+        standing = shared_store().standing(budget_sync.counter_name(budget.pk, when))
         budget_sync.record_notices(
             budget, each.start, [each.threshold], standing.used if standing else 0
         )
