@@ -6,7 +6,6 @@ them; budgets are set to the ledger's sums again.
 """
 
 import contextlib
-import dataclasses
 import logging
 import threading
 import time
@@ -52,7 +51,7 @@ class FailoverStore(Store):
         def take_shared(store: Store) -> Taken:
             result = store.take(request_id, holder, self._with_floors(takes))
             if result.granted:  # also counted locally, for an outage of the shared store
-                counted = [dataclasses.replace(each, limit=None) for each in takes]
+                counted = [each._replace(limit=None) for each in takes]
                 with contextlib.suppress(StoreUnavailable):
                     self.local.take(request_id, holder, counted)
             return result
@@ -60,16 +59,15 @@ class FailoverStore(Store):
         return self._first(take_shared, lambda store: store.take(request_id, holder, takes))
 
     def _with_floors(self, takes: Sequence[Take]) -> Sequence[Take]:
-        limits = [each for each in takes if each.kind is not Kind.BUDGET]
-        if not limits:
+        if all(each.kind is Kind.BUDGET for each in takes):
             return takes
         try:
-            known = dict(zip(limits, self.local.peek(limits), strict=True))
+            known = self.local.peek(takes)
         except StoreUnavailable:
             return takes
         return [
-            dataclasses.replace(each, floor=value.total) if (value := known.get(each)) else each
-            for each in takes
+            each if each.kind is Kind.BUDGET or value is None else each._replace(floor=value.total)
+            for each, value in zip(takes, known, strict=True)
         ]
 
     def add(self, holder: str, takes: Sequence[Take]) -> None:

@@ -1,8 +1,9 @@
 """The Lua scripts of the counters in Redis; ``redis_store`` calls them.
 
-KEYS has four keys for each counter: sums, open reservations, settled reservations, leases. Slots
-use the last one; a debt is a text in the first. Numbers leave a script as text, because Redis would
-cut them to 64-bit integers without an error.
+KEYS has four keys for each budget (sums, open reservations, settled reservations, leases) and one
+for each limit: the leases of slots, or the text of a debt. ARGV begins with the time, or is empty for
+the clock of Redis. Numbers leave a script as text, because Redis would cut them to 64-bit integers
+without an error.
 """
 
 from typing import Final
@@ -20,8 +21,9 @@ local function keys_of(i)
           leases = KEYS[4 * i]}
 end
 -- Return the keys and the sums of a counter, or nil if it is unknown or malformed; then delete it.
-local function load(i)
-  local c, valid = keys_of(i), true
+local function load(i, c)
+  local valid = true
+  c = c or keys_of(i)
   for _, key in pairs(c) do
     local kind = redis.call('TYPE', key).ok
     valid = valid and (kind == 'hash' or kind == 'none')
@@ -87,52 +89,54 @@ local function let_expire(key, seconds)
 end
 """
 VALUES: Final = """
-local STRIDE, FIRST = 4, 7
 local now, holder, lease, id = clock(), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local expire, expire_limits = ARGV[5], ARGV[6]
 local now_us = math.floor(now * 1000000)
-local function arguments(i)
-  local at = FIRST + STRIDE * (i - 1)
-  return ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-end
-local counters, values, unknown, fits = {}, {}, {}, true
-for i = 1, #KEYS / 4 do
-  local kind, amount, limit, floor = arguments(i)
-  local c, spent, settled, open = keys_of(i), 0, 0, 0
+local counters, values, unknown, fits, at = {}, {}, {}, true, 1
+for i = 1, #ARGV - 6 do
+  local kind, amount, limit, floor = string.match(ARGV[6 + i], '^(%a+) (%S+) (%S+) (%S+)$')
+  local c = {kind = kind, amount = tonumber(amount)}
+  local spent, settled, open = 0, 0, 0
+  floor = tonumber(floor)
   if kind == 'budget' then
-    c = load(i)
+    c.sums, c.open, c.settled, c.leases = KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3]
+    at = at + 4
+    c = load(i, c)
     if c then spent, settled, open = c.spent_sum, c.settled_sum, reserved(c, now)
     else table.insert(unknown, i) end
-  elseif kind == 'slots' then open = math.max(reserved(c, now), floor)
+  elseif kind == 'slots' then
+    c.leases, at = KEYS[at], at + 1
+    open = math.max(reserved(c, now, changes), floor)
   else
-    local due = redis.pcall('GET', c.sums)
+    c.debt, at = KEYS[at], at + 1
+    local due = redis.pcall('GET', c.debt)
     due = type(due) == 'string' and string.match(due, NUMBER) or 0
     spent = math.max(tonumber(due) - now_us, floor)
   end
   counters[i] = c
   values[i] = c and {whole(spent), whole(settled), whole(open)} or false
-  fits = fits and (not limit or spent + settled + open + amount <= limit)
+  fits = fits and (limit == '-' or not c
+    or spent + settled + open + c.amount <= tonumber(limit))
 end
 """
-PEEK: Final = COMMON + VALUES + "return values"
+PEEK: Final = COMMON + "local changes = false" + VALUES + "return values"
 TAKE: Final = (
     COMMON
+    + "local changes = true"
     + VALUES
     + """
 if #unknown > 0 then return {0, unknown, {}} end
 if not fits then return {0, {}, values} end
 for i, c in ipairs(counters) do
-  local kind, amount = arguments(i)
-  if kind == 'rate' then
-    redis.call('SET', c.sums, whole(now_us + values[i][1] + amount), 'EX', expire_limits)
-  elseif kind == 'slots' then
-    reserved(c, now, true)
-    add_open(c, holder, amount, now + lease)
+  if c.kind == 'rate' then
+    redis.call('SET', c.debt, whole(now_us + values[i][1] + c.amount), 'EX', expire_limits)
+  elseif c.kind == 'slots' then
+    add_open(c, holder, c.amount, now + lease)
     redis.call('EXPIRE', c.leases, expire_limits)
   else
     remove(c, id)
-    redis.call('HSET', c.open, id, whole(amount) .. ' ' .. holder)
-    add_open(c, holder, amount, now + lease)
+    redis.call('HSET', c.open, id, whole(c.amount) .. ' ' .. holder)
+    add_open(c, holder, c.amount, now + lease)
     let_expire(c.open, expire)
     let_expire(c.leases, expire)
   end
@@ -145,19 +149,19 @@ ADD: Final = (
     + """
 local now, holder = clock(), ARGV[2]
 local ends = now + tonumber(ARGV[3])
-for i = 1, #KEYS / 4 do
-  local c, kind, amount = keys_of(i), ARGV[3 + 2 * i], tonumber(ARGV[4 + 2 * i])
+for i, key in ipairs(KEYS) do
+  local kind, amount = ARGV[3 + 2 * i], tonumber(ARGV[4 + 2 * i])
   if kind == 'slots' then
-    local flat = redis.pcall('HGET', c.leases, holder)
+    local flat = redis.pcall('HGET', key, holder)
     local sum, old_end = string.match(type(flat) == 'string' and flat or '', LEASE)
     if sum and tonumber(old_end) > now then
-      redis.call('HSET', c.leases, holder,
+      redis.call('HSET', key, holder,
         whole(math.max(0, sum + amount)) .. ' ' .. string.format('%.3f', ends))
     end
   else
-    local due = redis.pcall('GET', c.sums)
+    local due = redis.pcall('GET', key)
     if type(due) == 'string' and string.match(due, NUMBER) then
-      redis.call('SET', c.sums, whole(tonumber(due) + amount), 'EX', ARGV[4])
+      redis.call('SET', key, whole(tonumber(due) + amount), 'EX', ARGV[4])
     end
   end
 end
@@ -240,17 +244,17 @@ RENEW: Final = (
     COMMON
     + """
 local holder, ends = ARGV[2], string.format('%.3f', clock() + tonumber(ARGV[3]))
-for i = 1, #KEYS / 4 do
-  local held, c = ARGV[4 + i], keys_of(i)
+for i = 1, #ARGV - 4 do
+  local held = ARGV[4 + i]
   if held == '' then
-    c = load(i)
+    local c = load(i)
     local sum = c and string.match(redis.call('HGET', c.leases, holder) or '', LEASE)
     if sum then redis.call('HSET', c.leases, holder, sum .. ' ' .. ends) end
   else
-    reserved(c, 0)  -- deletes a malformed value
-    if held == '0' then redis.call('HDEL', c.leases, holder)
-    else redis.call('HSET', c.leases, holder, held .. ' ' .. ends) end
-    redis.call('EXPIRE', c.leases, ARGV[4])
+    reserved({leases = KEYS[i]}, 0)  -- deletes a malformed value
+    if held == '0' then redis.call('HDEL', KEYS[i], holder)
+    else redis.call('HSET', KEYS[i], holder, held .. ' ' .. ends) end
+    redis.call('EXPIRE', KEYS[i], ARGV[4])
   end
 end
 """

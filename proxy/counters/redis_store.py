@@ -91,9 +91,8 @@ class RedisStore(Store):
         self, script: str, takes: Sequence[Take], holder: str = "", request_id: str = ""
     ) -> Any:
         arguments: list[object] = [holder, self._lease_s, request_id, BUDGET_EXPIRE_S, EXPIRE_S]
-        for each in takes:
-            limit = "" if each.limit is None else each.limit
-            arguments += [each.kind, each.amount, limit, each.floor]
+        for counter, amount, limit, kind, floor in takes:
+            arguments.append(f"{kind} {amount} {'-' if limit is None else limit} {floor}")
         return self._run(script, [each.counter for each in takes], *arguments)
 
     def settle(
@@ -124,7 +123,7 @@ class RedisStore(Store):
         for part in (":open", ":settled"):
             at = 0
             while True:
-                at, found = self._scan(_key(counter) + part, at)
+                at, found = self._scan(_keys(counter)[0] + part, at)
                 if found:
                     yield found
                 if not at:
@@ -181,7 +180,7 @@ class RedisStore(Store):
         return following, [*found]
 
     def _run(self, script: str, counters: Collection[str], *arguments: object) -> Any:
-        keys = [_key(counter) + part for counter in counters for part in PARTS]
+        keys = [key for counter in counters for key in _keys(counter)]
         clock = "" if self._clock is None else repr(self._clock())
         with redis_errors_as_unavailable():
             call = self.client.register_script(script)
@@ -193,8 +192,9 @@ def _tag(counter: str) -> str:
     return " ".join(counter.split(" ", 2)[:2]) if counter.startswith(LIMITS) else "budget"
 
 
-def _key(counter: str) -> str:
-    return f"bridge:{{{_tag(counter)}}}:{counter}"
+def _keys(counter: str) -> list[str]:
+    key = f"bridge:{{{_tag(counter)}}}:{counter}"
+    return [key] if counter.startswith(LIMITS) else [key + part for part in PARTS]
 
 
 def _batches(counters: Collection[str]) -> Iterator[Sequence[str]]:

@@ -61,6 +61,10 @@ SELECT spent, settled,
         WHERE leases.counter = sums.counter AND expires > ?)
 FROM sums WHERE counter = ?
 """
+ADD_SLOTS: Final = """
+INSERT INTO leases VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT DO UPDATE SET reserved = iif(expires > ?5, reserved, 0) + ?3, expires = ?4
+"""
 DELETE_SLOTS: Final = "DELETE FROM leases WHERE counter BETWEEN ? AND ? AND expires <= ?"
 HELD: Final = "SELECT coalesce(sum(reserved), 0) FROM leases WHERE counter = ? AND expires > ?"
 CHANGE_LEASE: Final = """
@@ -117,16 +121,16 @@ class SqliteStore(Store):
                         "INSERT OR REPLACE INTO debts VALUES (?, ?)", (each.counter, due)
                     )
                     continue
+                lease = (each.counter, holder, each.amount, now + self._lease_s)
                 if each.kind is Kind.BUDGET:
                     _remove(connection, each.counter, request_id)
                     connection.execute(
                         "INSERT INTO requests VALUES (?, ?, ?, ?)",
                         (each.counter, request_id, each.amount, holder),
                     )
+                    connection.execute(ADD_TO_LEASE, lease)
                 else:
-                    connection.execute(DELETE_SLOTS, (each.counter, each.counter, now))
-                lease = (each.counter, holder, each.amount, now + self._lease_s)
-                connection.execute(ADD_TO_LEASE, lease)
+                    connection.execute(ADD_SLOTS, (*lease, now))
             return Taken(granted=True, standings=standings)
 
     @again_on_a_new_file

@@ -71,8 +71,7 @@ class Kind(StrEnum):
     RATE = "rate"
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """The values of a counter: nano-dollars, units, or microseconds of debt (as ``spent``)."""
 
     spent: int = 0  # cost of the requests in the ledger
@@ -92,8 +91,7 @@ class Standing:
         return UsedChange(-1, self.used).crossed(limit)
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(NamedTuple):
     """An amount to take from a counter."""
 
     counter: str
@@ -108,8 +106,7 @@ class Take:
         return self.limit is None or standing.total + self.amount <= self.limit
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """The result of ``take``. If not ``granted``, nothing was taken from any counter."""
 
     granted: bool
@@ -158,16 +155,16 @@ class LimitCounters(Protocol):
         """Return the values of these counters; None for a budget that is unknown."""
         ...
 
+
+class Store(LimitCounters, Protocol):
+    """All counters and texts; ``request_id`` is the request's id in the ledger."""
+
     def renew(self, holder: str, held: Mapping[str, int | None]) -> None:
         """Let the holder's leases of these counters end ``LEASE_S`` from now.
 
         An amount replaces what the lease counts; None: it stays, and a lease that ended stays so.
         """
         ...
-
-
-class Store(LimitCounters, Protocol):
-    """All counters and texts; ``request_id`` is the request's id in the ledger."""
 
     def settle(
         self, request_id: str, counters: Collection[str], cost: int
@@ -224,6 +221,8 @@ class Store(LimitCounters, Protocol):
     def forget(self, counters: Collection[str]) -> None:
         """Delete the counters of ended periods."""
         ...
+
+    def close(self) -> None: ...
 
 
 class TextStore(Protocol):

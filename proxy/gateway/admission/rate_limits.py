@@ -22,7 +22,7 @@ from proxy.admission_checks import CheckFinding
 from proxy.conf import conf
 from proxy.counters.backends import shared_store
 from proxy.counters.memory_store import MemoryStore
-from proxy.counters.store import Kind, LimitCounters, Standing, StoreUnavailable, Take
+from proxy.counters.store import Kind, LimitCounters, Standing, Store, StoreUnavailable, Take
 from proxy.gateway.http.errors import Header, HttpError
 from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, Caller, Limits
 from proxy.ledger.recorder import recorder
@@ -57,19 +57,21 @@ class Bucket:
         return max(0.0, (min(amount, self.size) - self.left) * MINUTE_S / self.size)
 
 
-@dataclass(frozen=True, slots=True)
 class Limit:
     """One limit of a key or team: a ``Check`` for a request that takes ``units`` of it."""
 
-    owner: str  # "key" or "team"
-    subject: str  # the owner as error messages name it: "key platform/ci for claude-*"
-    counter: str
-    size: int
-    units: int
+    __slots__ = ("owner", "size", "subject", "take", "units")
     name: ClassVar[str]
 
-    @property
-    def take(self) -> Take:
+    def __init__(self, owner: str, subject: str, counter: str, size: int, units: int) -> None:
+        """``owner``: "key" or "team"; ``subject``: as error messages name it, with the models."""
+        self.owner = owner
+        self.subject = subject
+        self.size = size
+        self.units = units
+        self.take = self.take_from(counter)
+
+    def take_from(self, counter: str) -> Take:
         raise NotImplementedError
 
     def used(self, standing: Standing) -> float:
@@ -81,7 +83,7 @@ class Limit:
         raise NotImplementedError
 
     def evaluate(self, standing: Standing | None) -> CheckFinding:
-        passes = standing and self.take.fits(standing)
+        passes = None if standing is None else self.take.fits(standing)
         found = finding(f"{self.owner}_{self.name}", self.subject, passes=passes)
         if standing is None:
             return found
@@ -111,9 +113,8 @@ class Concurrency(Limit):
     __slots__ = ()
     name = "concurrency"
 
-    @property
-    def take(self) -> Take:
-        return Take(self.counter, 1, self.size, Kind.SLOTS)
+    def take_from(self, counter: str) -> Take:
+        return Take(counter, 1, self.size, Kind.SLOTS)
 
     def used(self, standing: Standing) -> float:
         return standing.total
@@ -129,11 +130,10 @@ class TokenBucket(Limit):
     __slots__ = ()
     header: ClassVar[str]
 
-    @property
-    def take(self) -> Take:
+    def take_from(self, counter: str) -> Take:
         cost = self.cost(self.units)
         # A request that is larger than the bucket needs a full one.
-        return Take(self.counter, cost, max(MINUTE_US, cost), Kind.RATE)
+        return Take(counter, cost, max(MINUTE_US, cost), Kind.RATE)
 
     def cost(self, units: int) -> int:
         return units * MINUTE_US // self.size
@@ -252,7 +252,7 @@ class ConcurrencySlot:
         self.settled = True
         self._add(
             [
-                Take(each.counter, each.cost(tokens) - each.cost(each.units), kind=Kind.RATE)
+                Take(each.take.counter, each.cost(tokens) - each.take.amount, kind=Kind.RATE)
                 for each in self._limits
                 if isinstance(each, Tokens)
             ]
@@ -265,7 +265,7 @@ class ConcurrencySlot:
     @property
     def counters(self) -> list[str]:
         """The counters in which the request holds a slot."""
-        return [each.counter for each in self._limits if isinstance(each, Concurrency)]
+        return [each.take.counter for each in self._limits if isinstance(each, Concurrency)]
 
     def _add(self, takes: Sequence[Take]) -> None:
         if takes and self._limiter is not None:
@@ -289,8 +289,9 @@ class Limiter:
             return ConcurrencySlot()
         taken = commit(limits, lambda takes: self.store.take("", self.holder, takes))
         after = [
-            (limit, replace(standing, spent=standing.spent + limit.take.amount))
+            (limit, Standing(standing.spent + limit.take.amount))
             for limit, standing in zip(limits, taken.standings, strict=True)
+            if isinstance(limit, TokenBucket)
         ]
         return ConcurrencySlot(self, limits, rate_limit_headers(after))
 
@@ -308,7 +309,9 @@ class SharedLimiter(Limiter):
     corrects a store that has missed a change.
     """
 
-    def __init__(self, store: LimitCounters, holder: str) -> None:
+    store: Store
+
+    def __init__(self, store: Store, holder: str) -> None:
         super().__init__(store, holder)
         self.held: Counter[str] = Counter()  # slots by counter
         self._retry_at = 0.0

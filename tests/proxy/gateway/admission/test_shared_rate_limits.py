@@ -306,7 +306,7 @@ def test_both_engines_compute_the_same_limits(tmp_path: Path, redis_server):
         kind = rng.choice(["take", "take", "add", "renew", "peek"])
         arguments: dict[str, tuple[Any, ...]] = {
             "take": ("", holder, takes),
-            "add": (holder, [dataclasses.replace(one, amount=rng.randint(-9, 1)) for one in takes]),
+            "add": (holder, [one._replace(amount=rng.randint(-9, 1)) for one in takes]),
             "renew": (
                 holder,
                 {one.counter: rng.randrange(3) for one in takes if one.kind is Kind.SLOTS},
