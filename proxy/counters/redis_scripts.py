@@ -1,9 +1,9 @@
 """The Lua scripts of the counters in Redis; ``redis_store`` calls them.
 
 KEYS has four keys for each budget (sums, open reservations, settled reservations, leases) and one
-for each limit: the leases of slots, or the text of a debt. ARGV begins with the time, or is empty for
-the clock of Redis. Numbers leave a script as text, because Redis would cut them to 64-bit integers
-without an error.
+for each limit: the leases of slots, or the text of a debt. ARGV begins with the time, or is empty
+for the clock of Redis. Numbers leave a script as text, because Redis would cut them to 64-bit
+integers without an error.
 """
 
 from typing import Final

@@ -91,7 +91,7 @@ class RedisStore(Store):
         self, script: str, takes: Sequence[Take], holder: str = "", request_id: str = ""
     ) -> Any:
         arguments: list[object] = [holder, self._lease_s, request_id, BUDGET_EXPIRE_S, EXPIRE_S]
-        for counter, amount, limit, kind, floor in takes:
+        for _, amount, limit, kind, floor in takes:
             arguments.append(f"{kind} {amount} {'-' if limit is None else limit} {floor}")
         return self._run(script, [each.counter for each in takes], *arguments)
 

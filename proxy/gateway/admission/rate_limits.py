@@ -128,7 +128,8 @@ class TokenBucket(Limit):
     """The bucket as a debt: a unit costs its share of a minute, and the debt falls with time."""
 
     __slots__ = ()
-    header: ClassVar[str]
+    header: ClassVar[tuple[bytes, ...]]
+    """The names of the headers for the limit, what remains, and when the bucket is full."""
 
     def take_from(self, counter: str) -> Take:
         cost = self.cost(self.units)
@@ -154,23 +155,27 @@ class TokenBucket(Limit):
 
     def headers(self, standing: Standing) -> list[Header]:
         full_s = time.time() + self.seconds_until(self.size, standing)
-        texts = {
-            "limit": str(self.size),
-            "remaining": str(max(0, int(self.size - self.used(standing)))),
-            "reset": datetime.fromtimestamp(full_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        return [(f"anthropic-ratelimit-{self.header}-{field}".encode(), text.encode())
-                for field, text in texts.items()]  # fmt: skip
+        texts = (
+            str(self.size),
+            str(max(0, int(self.size - self.used(standing)))),
+            datetime.fromtimestamp(full_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        return [(name, text.encode()) for name, text in zip(self.header, texts, strict=True)]
+
+
+def _header_names(kind: str) -> tuple[bytes, ...]:
+    fields = ("limit", "remaining", "reset")
+    return tuple(f"anthropic-ratelimit-{kind}-{field}".encode() for field in fields)
 
 
 class Requests(TokenBucket):
     __slots__ = ()
-    name, header = "rpm", "requests"
+    name, header = "rpm", _header_names("requests")
 
 
 class Tokens(TokenBucket):
     __slots__ = ()
-    name, header = "tpm", "tokens"
+    name, header = "tpm", _header_names("tokens")
 
 
 def limits_of(caller: Caller, estimate: int, model: str) -> list[Limit]:
@@ -179,6 +184,8 @@ def limits_of(caller: Caller, estimate: int, model: str) -> list[Limit]:
     Counters go by the ids of team and key. The size of a bucket is part of its counter's name, so a
     changed limit begins with a full bucket.
     """
+    if not _is_limited(caller):
+        return []
     team = caller.team
     owners = (
         ("key", f"key {caller.meter}", f"limit {team.id} key {caller.meter_id}", caller),
@@ -272,6 +279,10 @@ class ConcurrencySlot:
             self._limiter.add_later(takes)
 
 
+UNLIMITED: Final = ConcurrencySlot()
+"""The slot of a caller without limits, which holds nothing."""
+
+
 class Limiter:
     """The rate limits of keys and teams, counted in this process."""
 
@@ -286,7 +297,7 @@ class Limiter:
         """
         limits = limits_of(caller, estimate, model)
         if not limits:
-            return ConcurrencySlot()
+            return UNLIMITED
         taken = commit(limits, lambda takes: self.store.take("", self.holder, takes))
         after = [
             (limit, Standing(standing.spent + limit.take.amount))
@@ -404,8 +415,12 @@ async def acquire_slot(
 
 
 def _is_limited(caller: Caller) -> bool:
-    return any(
-        owner.limits is not NO_LIMITS or owner.model_limits for owner in (caller, caller.team)
+    team = caller.team
+    return bool(
+        caller.limits is not NO_LIMITS
+        or team.limits is not NO_LIMITS
+        or caller.model_limits
+        or team.model_limits
     )
 
 
