@@ -1,9 +1,9 @@
 """The checks of admission: each limit or rule is one object, for the request and for the dry run.
 
-A check says what the request takes from a counter (``take``), evaluates the values of the counter,
-and has the error of a refusal. ``evaluate`` changes nothing. ``commit`` takes what all checks need,
-in one change of the store, or raises the error of the first check that refuses. So the dry run is
-evaluation without ``commit``, and a new limit is one class.
+A ``Check`` says what the request takes from a counter, evaluates the values of the counter, and has
+the error of a refusal. ``evaluate`` changes nothing. ``commit`` takes what all checks need, in one
+change of the store, or raises the error of the first check that refuses. A ``Rule`` needs no
+counter. So the dry run is evaluation without ``commit``, and a new limit is one class.
 """
 
 import time
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from proxy.admission_checks import CHECKS, CheckFinding, CheckResult
-from proxy.counters.store import Standing, Take, Taken
+from proxy.counters.store import Standing, StoreUnavailable, Take, Taken
 from proxy.gateway.http.errors import HttpError, forbidden, unauthenticated, unknown_model
 from proxy.gateway.http.request_headers import ip_in_networks
 from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
@@ -22,11 +22,11 @@ CHECK_BY_NAME: Final = {check.name: check for check in CHECKS}
 
 
 class Check(Protocol):
-    """One limit or rule for a request."""
+    """One limit for a request."""
 
     @property
-    def take(self) -> Take | None:
-        """What the request takes from a counter; None: the check needs no counter."""
+    def take(self) -> Take:
+        """What the request takes from the counter of the limit."""
         ...
 
     def evaluate(self, standing: Standing | None) -> CheckFinding:
@@ -38,35 +38,26 @@ class Check(Protocol):
 
 def commit(checks: Sequence[Check], take: Callable[[Sequence[Take]], Taken]) -> Taken:
     """Take what each check needs, or nothing: then raise the error of the first that refuses."""
-    takes = [each.take for each in checks]
-    taken = take([each for each in takes if each is not None])
-    if not taken.granted:
-        for check, one, standing in zip(checks, takes, taken.standings, strict=False):
-            if one is not None and not one.fits(standing):
+    taken = take([each.take for each in checks])
+    if not taken.granted and not taken.unknown:
+        for check, standing in zip(checks, taken.standings, strict=True):
+            if not check.take.fits(standing):
                 raise check.error(standing)
+        raise StoreUnavailable("the store refused what the gateway allows")
     return taken
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A check that needs no counter. ``passes`` None: unknown."""
+    """A check that needs no counter, so there is nothing to commit. ``passes`` None: unknown."""
 
     name: str
     subject: str
     passes: bool | None
     refusal: Callable[[], HttpError]
 
-    @property
-    def take(self) -> None:
-        return None
-
-    def evaluate(self, standing: Standing | None = None) -> CheckFinding:
-        del standing
+    def evaluate(self) -> CheckFinding:
         return finding(self.name, self.subject, passes=self.passes)
-
-    def error(self, standing: Standing | None = None) -> HttpError:
-        del standing
-        return self.refusal()
 
 
 def finding(name: str, subject: str, *, passes: bool | None) -> CheckFinding:
