@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 from proxy.admission_checks import CheckFinding
 from proxy.conf import conf
 from proxy.counters.backends import shared_store
+from proxy.counters.failover import PAUSE_S
 from proxy.counters.memory_store import MemoryStore
 from proxy.counters.store import Kind, LimitCounters, Standing, Store, StoreUnavailable, Take
 from proxy.gateway.http.errors import Header, HttpError
@@ -35,7 +36,6 @@ log = logging.getLogger("proxy.gateway")
 
 MINUTE_S: Final = 60.0
 MINUTE_US: Final = 60_000_000
-PAUSE_S: Final = 5.0
 
 thread: Final = CounterThread("limits")
 
