@@ -165,8 +165,9 @@ class BudgetCheck:
         )
 
     def error(self, standing: Standing) -> HttpError:
+        """Return the 402. It causes the same notice as reaching 100 %."""
         budget = self.budget
-        budget_maintenance.exhausted(budget, self.at)
+        budget_maintenance.reached(budget, self.at, [budget_sync.EXHAUSTED_PERCENT])
         models = f" for {', '.join(budget.models)}" if budget.models else ""
         return HttpError(
             402,

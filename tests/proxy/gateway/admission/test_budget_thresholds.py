@@ -114,7 +114,7 @@ def test_a_refused_request_reports_the_last_threshold(store, budget):
         id=budget.pk, owner="team platform", limit=10**10, period="month", zone="UTC", hard=True
     )
 
-    maintenance.exhausted(entry, time.time())
+    maintenance.reached(entry, time.time(), [100])
     maintenance.record_thresholds()
 
     assert sorted(thresholds()) == [80, 100]
@@ -125,7 +125,7 @@ def test_a_deleted_budget_sends_no_notice(store, budget):
     entry = BudgetConfig(
         id=budget.pk, owner="team platform", limit=10**10, period="month", zone="UTC", hard=True
     )
-    maintenance.exhausted(entry, time.time())
+    maintenance.reached(entry, time.time(), [100])
     budget.delete()
 
     maintenance.record_thresholds()
