@@ -114,23 +114,26 @@ class SqliteStore(Store):
             standings = tuple(value for value in found if value is not None)
             if not all(each.fits(value) for each, value in zip(takes, standings, strict=True)):
                 return Taken(granted=False, standings=standings)
+            debts, slots = [], []
+            until = now + self._lease_s
             for each, value in zip(takes, standings, strict=True):
+                lease = (each.counter, holder, each.amount, until)
                 if each.kind is Kind.RATE:
                     due = int(now * 1_000_000) + value.spent + each.amount
-                    connection.execute(
-                        "INSERT OR REPLACE INTO debts VALUES (?, ?)", (each.counter, due)
-                    )
-                    continue
-                lease = (each.counter, holder, each.amount, now + self._lease_s)
-                if each.kind is Kind.BUDGET:
+                    debts.append((each.counter, due))
+                elif each.kind is Kind.SLOTS:
+                    slots.append((*lease, now))
+                else:
                     _remove(connection, each.counter, request_id)
                     connection.execute(
                         "INSERT INTO requests VALUES (?, ?, ?, ?)",
                         (each.counter, request_id, each.amount, holder),
                     )
                     connection.execute(ADD_TO_LEASE, lease)
-                else:
-                    connection.execute(ADD_SLOTS, (*lease, now))
+            if debts:
+                connection.executemany("INSERT OR REPLACE INTO debts VALUES (?, ?)", debts)
+            if slots:
+                connection.executemany(ADD_SLOTS, slots)
             return Taken(granted=True, standings=standings)
 
     @again_on_a_new_file
