@@ -17,7 +17,7 @@ from django.utils.timezone import now
 
 from proxy.admin.core.time_zone import local_text
 from proxy.admin.dashboard.budget_status import budget_statuses
-from proxy.counters.backends import budget_store
+from proxy.counters.backends import shared_store
 from proxy.ledger.recorder import recorder
 from proxy.live.credential_states import STATES
 from proxy.models import DrainWatermark, Pause, Upstream
@@ -140,7 +140,7 @@ def _recording_notices() -> Iterator[Notice]:
     if state.get("set_aside"):
         count = state["set_aside"]
         yield Notice("bad", f"The database refuses {count:,} records; they are set aside.")
-    if getattr(budget_store(), "degraded", False):
+    if getattr(shared_store(), "degraded", False):
         yield Notice(
             "warn", "Redis cannot be reached: each machine counts limits and budgets for itself."
         )

@@ -17,7 +17,7 @@ from django.db.models import F
 
 from proxy.checks import unsafe_settings
 from proxy.config.used_upstreams import used_upstreams
-from proxy.counters.backends import CALLS_FILE, FILE, LIMITS_FILE
+from proxy.counters.backends import CALLS_FILE, FILE
 from proxy.counters.shared_file import replaced_files
 from proxy.encryption.bodies import key_ids
 from proxy.ledger.database.schema_check import check_schema
@@ -99,7 +99,7 @@ def _check_files() -> Iterator[Finding]:
     text = f"open to other users: {', '.join(open_to)}" if open_to else f"{path} is private"
     hint = f"Run chmod -R go= {path}." if open_to else ""
     yield Finding("data", ok=not open_to, text=text, hint=hint)
-    for name in (FILE, LIMITS_FILE, CALLS_FILE):
+    for name in (FILE, CALLS_FILE):
         if fault := _fault_of(path / name):
             hint = "The gateway makes it anew from the ledger when it uses it next."
             yield Finding(f"data {name}", ok=False, text=fault, hint=hint)

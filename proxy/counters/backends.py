@@ -6,38 +6,23 @@ from typing import Final
 
 from proxy.conf import conf
 
-from .budget_store import BudgetStore
-from .budget_store_failover import FailoverBudgets
-from .redis_limits import RedisLimits
+from .failover import FailoverStore
 from .session_calls import CallStore, EncryptedCalls, RedisCalls, SqliteCalls
-from .shared_state import SqliteStates
-from .shared_state_failover import FailoverStates, MemoryStates
-from .sqlite_budgets import SqliteBudgets
+from .sqlite_store import SqliteStore
 
 FILE: Final = "counters.sqlite3"
-LIMITS_FILE: Final = "limits.sqlite3"
 CALLS_FILE: Final = "calls.sqlite3"
 
 
 @cache
-def budget_store() -> BudgetStore:
-    local = SqliteBudgets(conf.data_dir / FILE)
+def shared_store() -> SqliteStore | FailoverStore:
+    """Return the store of budgets and limits."""
+    local = SqliteStore(conf.data_dir / FILE)
     if not conf.redis_url:
         return local
-    from .redis_budgets import RedisBudgets  # noqa: PLC0415 - most installations have no Redis
+    from .redis_store import RedisStore  # noqa: PLC0415 - most installations have no Redis
 
-    return FailoverBudgets(RedisBudgets(conf.redis_url), local)
-
-
-@cache
-def limit_states() -> FailoverStates | SqliteStates | None:
-    """Return the shared states of rate limits; None: a single process, which counts in memory."""
-    local = SqliteStates(conf.data_dir / LIMITS_FILE) if conf.workers > 1 else None
-    if not conf.redis_url:
-        return local
-    from .redis_client import client_of  # noqa: PLC0415 - most installations have no Redis
-
-    return FailoverStates(RedisLimits(client_of(conf.redis_url)), local or MemoryStates())
+    return FailoverStore(RedisStore(conf.redis_url), local)
 
 
 @cache
@@ -51,10 +36,6 @@ def call_store(directory: Path) -> CallStore:
 
 
 def is_redis_unavailable() -> bool:
-    """Return whether Redis is configured, but this machine currently uses its local stores."""
-    if not conf.redis_url:
-        return False
-    stores = (budget_store(), limit_states())
-    return any(
-        isinstance(store, FailoverBudgets | FailoverStates) and store.degraded for store in stores
-    )
+    """Return whether Redis is configured, but this machine currently uses its local store."""
+    store = shared_store() if conf.redis_url else None
+    return isinstance(store, FailoverStore) and store.degraded

@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 from proxy.encryption.bodies import MissingBodyKey, decrypt_text, encrypt_text
 
-from .budget_store import redis_errors_as_unavailable
 from .shared_file import SharedFile, again_on_a_new_file
+from .store import redis_errors_as_unavailable
 
 ENTRY_LIFETIME_S: Final = 86_400
 NAME_LIFETIME_S: Final = 7 * ENTRY_LIFETIME_S

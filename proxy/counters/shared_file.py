@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from .budget_store import StoreReplaced, StoreUnavailable
+from .store import StoreReplaced, StoreUnavailable
 
 log = logging.getLogger("proxy.counters")
 

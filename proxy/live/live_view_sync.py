@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-from proxy.counters.budget_store import StoreUnavailable
+from proxy.counters.store import StoreUnavailable
 
 from .running_requests import LiveRow, StopOrder, running_rows, stop_here, stop_selected
 from .shared_live_view import LiveViewStore, shared_states

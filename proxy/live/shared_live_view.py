@@ -1,8 +1,8 @@
 """The shared store of the live view, by which processes exchange lists of their running requests.
 
 While a live page is open, each process writes its running requests to the store, at most twice a
-second. To stop requests of other processes, a process writes a stop order. Rate limits use the same
-kind of store: a file on one machine, Redis for several. A single process needs no store.
+second. To stop requests of other processes, a process writes a stop order. The store is a file
+on one machine, Redis for several. A single process needs no store.
 """
 
 import time
@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from proxy.conf import conf
-from proxy.counters.shared_state import RedisStates, SqliteStates, States, Texts
+from proxy.counters.sqlite_store import SqliteStore
+from proxy.counters.store import Texts, TextStore
 
 from .running_requests import LiveRow, StopOrder
 
@@ -50,7 +51,7 @@ class LiveViewStore:
     Every method may raise StoreUnavailable.
     """
 
-    def __init__(self, states: States, me: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, states: TextStore, me: str, clock: Callable[[], float] = time.time) -> None:
         self._states = states
         self._me = me
         self._clock = clock
@@ -131,10 +132,10 @@ def _decode_or(text: str | None, decode: Callable[[str], Any], default: Any) -> 
 
 
 @cache
-def shared_states() -> States | None:
+def shared_states() -> TextStore | None:
     """Return the store that all processes share, or None if there is only one process."""
     if conf.redis_url:
-        from proxy.counters.redis_client import client_of  # noqa: PLC0415 - Redis is optional
+        from proxy.counters.redis_store import RedisStore  # noqa: PLC0415 - Redis is optional
 
-        return RedisStates(client_of(conf.redis_url))
-    return SqliteStates(conf.data_dir / FILE) if conf.workers > 1 else None
+        return RedisStore(conf.redis_url)
+    return SqliteStore(conf.data_dir / FILE) if conf.workers > 1 else None

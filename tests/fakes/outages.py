@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.counters.shared_state import SqliteStates
-from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.counters.sqlite_store import SqliteStore
 from proxy.ledger.journal.segments import Segment
 from proxy.ledger.recorder import recorder
 from tests.waiting import until
@@ -56,7 +55,7 @@ def _disk(append: Append) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unusable(file: Path, store: SqliteBudgets | SqliteStates | None = None) -> Iterator[None]:
+def unusable(file: Path, store: SqliteStore | None = None) -> Iterator[None]:
     """Put a folder in the place of a SQLite file, so that no process can open it.
 
     ``store``: the store of this process that has the file open; it is closed, and opens the file

@@ -15,9 +15,9 @@ from django.db.models import Q, Sum
 from django.utils.timezone import now
 
 from proxy.admin.core.number_format import dollars
-from proxy.counters.backends import budget_store
+from proxy.counters.backends import shared_store
 from proxy.counters.budget_periods import BudgetPeriod, window
-from proxy.counters.budget_store import Standing, StoreUnavailable
+from proxy.counters.store import Standing, StoreUnavailable
 from proxy.ledger.posting import budget_sync
 from proxy.models import Budget, UsageQuarterHour
 from proxy.money import nanousd_of
@@ -106,7 +106,7 @@ def budget_statuses(budgets: Sequence[Budget]) -> dict[int, BudgetStatus]:
 
 def _read_counter(counter: str) -> Standing | None:
     try:
-        return budget_store().standing(counter)
+        return shared_store().standing(counter)
     except StoreUnavailable:
         return None
 

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.permissions import require_reader
 from proxy.audit_log import Action, record
-from proxy.counters.budget_store import StoreUnavailable
+from proxy.counters.store import StoreUnavailable
 from proxy.live.live_view_sync import live_view_sync
 from proxy.live.running_requests import ADMINISTRATOR, LiveRow, seen_by
 from proxy.models import ApiKey

@@ -22,7 +22,7 @@ from proxy.admin.core.outcome_label import outcome_label
 from proxy.admin.core.permissions import require_reader
 from proxy.admin.core.session_links import session_url
 from proxy.audit_log import Action, record
-from proxy.counters.budget_store import StoreUnavailable
+from proxy.counters.store import StoreUnavailable
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.live.live_view_sync import live_view_sync
 from proxy.live.running_requests import ADMINISTRATOR, STATES, LiveRow, running_rows, seen_by

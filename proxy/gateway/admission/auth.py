@@ -2,20 +2,21 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from typing import Final
 
 from django.db import connection
 
-from proxy.gateway.http.errors import HttpError, directory_unavailable, forbidden, unauthenticated
-from proxy.gateway.http.request_headers import RequestHeaders, ip_in_networks
+from proxy.gateway.http.errors import HttpError, directory_unavailable, unauthenticated
+from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.snapshot.config_snapshot import Caller, ConfigStore, directory
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.permissions.key_rehash import rehash
-from proxy.permissions.key_validity import INVALID, MESSAGES, refusal
+from proxy.permissions.key_validity import INVALID
 from proxy.secrets import digest_of_bytes, old_digests_of
+
+from .checks import key_rules, require
 
 log = logging.getLogger("proxy.gateway")
 
@@ -86,12 +87,7 @@ def authorise(caller: Caller, head: RequestHeaders, scope: str = "messages") -> 
 
     Raises HttpError 401 or 403.
     """
-    if caller.ends and (reason := refusal(caller.ends, time.time())):
-        raise unauthenticated(MESSAGES[reason])
-    if caller.ip_allow and not ip_in_networks(head.ip, caller.ip_allow):
-        raise forbidden("this gateway key may not be used from this address")
-    if scope not in caller.scopes:
-        raise forbidden(f"this gateway key lacks the scope {scope!r}")
+    require(key_rules(caller, head.ip if caller.ip_allow else None, scope))
 
 
 def _presented(head: RequestHeaders) -> bytes:

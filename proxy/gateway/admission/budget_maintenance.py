@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from django.db import DatabaseError, connection
 from django.db.utils import InterfaceError
 
-from proxy.counters.backends import budget_store
+from proxy.counters.backends import shared_store
 from proxy.counters.budget_periods import window
-from proxy.counters.budget_store import LEASE_S, StoreUnavailable
+from proxy.counters.store import LEASE_S, StoreUnavailable
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import ConfigStore, directory
 from proxy.ledger.database.availability import check_present
@@ -106,13 +106,6 @@ class BudgetMaintenance:
         start = budget.window(at).start
         self._reached.update(ThresholdReached(budget.id, start, each) for each in thresholds)
 
-    def exhausted(self, budget: BudgetConfig, at: float) -> None:
-        """Record that the budget rejected a request.
-
-        This causes the same notice as reaching 100 %.
-        """
-        self.reached(budget, at, [100])
-
     def _work(self) -> None:
         while not self._ending.wait(TICK_S):
             self.run_due()
@@ -134,7 +127,7 @@ class BudgetMaintenance:
     def _renew(self) -> None:
         counters = {counter for some in [*self._open.values()] for counter in some}
         if counters:
-            budget_store().renew(recorder.worker, counters)
+            shared_store().renew(recorder.worker, dict.fromkeys(counters))
         for renewal in self.renewals:
             renewal()
 
@@ -179,24 +172,18 @@ class BudgetMaintenance:
             log.exception("budgets: cannot %s", work)
 
     def record_thresholds(self) -> None:
-        """Record each budget that has reached a threshold."""
+        """Record each threshold that a budget has reached. Skip deleted budgets."""
         check_present()
         reached = {*self._reached}
-        record_reached(reached - self._recorded)
+        for each in reached - self._recorded:
+            budget = Budget.objects.filter(pk=each.budget_id).first()
+            if budget is None:
+                continue
+            when = window(budget.period, budget.zone, each.start.timestamp())
+            standing = shared_store().standing(budget_sync.counter_name(budget.pk, when))
+            used = standing.used if standing else 0
+            budget_sync.record_notices(budget, each.start, [each.threshold], used)
         self._recorded |= reached
-
-
-def record_reached(reached: Iterable[ThresholdReached]) -> None:
-    """Record each threshold that is not recorded yet. Skip deleted budgets."""
-    for each in reached:
-        budget = Budget.objects.filter(pk=each.budget_id).first()
-        if budget is None:
-            continue
-        when = window(budget.period, budget.zone, each.start.timestamp())
-        standing = budget_store().standing(budget_sync.counter_name(budget.pk, when))
-        budget_sync.record_notices(
-            budget, each.start, [each.threshold], standing.used if standing else 0
-        )
 
 
 budget_maintenance: Final = BudgetMaintenance()

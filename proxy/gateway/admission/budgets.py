@@ -11,13 +11,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db import DatabaseError, InterfaceError, connection
 
+from proxy.admission_checks import CheckFinding, CheckResult
 from proxy.conf import conf
-from proxy.counters.backends import budget_store
-from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing, StoreUnavailable
+from proxy.counters.backends import shared_store
+from proxy.counters.store import Standing, StoreUnavailable, Take
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
@@ -42,6 +43,7 @@ from translator.anthropic.usage import OPENAI_TIERS
 from translator.notes import Note
 
 from .budget_maintenance import budget_maintenance
+from .checks import CHECK_BY_NAME, Rule, commit, require
 from .counter_thread import CounterThread
 from .route_selection import Route
 
@@ -51,6 +53,7 @@ SEEDINGS: Final = 3
 UNPRICED: Final = 1
 """The nano-dollars reserved for a model without a price, so that an exhausted budget rejects its
 requests, too."""
+PAYMENT_REQUIRED: Final = 402
 
 
 class SpendingUnknown(Exception):
@@ -96,9 +99,9 @@ class Reservation:
     def _settle_in_store(self, cost: int | None) -> None:
         budget_maintenance.remove_reservation(self.request_id)
         if cost is None:
-            budget_store().release(self.request_id, self.counters)
+            shared_store().release(self.request_id, self.counters)
             return
-        changes = budget_store().settle(self.request_id, self.counters, cost)
+        changes = shared_store().settle(self.request_id, self.counters, cost)
         for counter, used in changes.items():
             budget = self.counters[counter]
             budget_maintenance.reached(budget, self.at, used.crossed(budget.limit))
@@ -126,6 +129,58 @@ def covering(caller: Caller, model: str) -> tuple[BudgetConfig, ...]:
     return tuple(budget for budget in caller.budgets if budget.covers(model))
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetCheck:
+    """One budget: a ``Check`` for a request that may cost ``amount``; None: unknown."""
+
+    budget: BudgetConfig
+    amount: int | None
+    at: float
+
+    @property
+    def take(self) -> Take:
+        # A request that costs nothing may run with a full budget.
+        limit = self.budget.limit if self.budget.hard and self.amount else None
+        return Take(self.budget.counter(self.at), self.amount or 0, limit)
+
+    def evaluate(self, standing: Standing | None) -> CheckFinding:
+        budget = self.budget
+        used = None if standing is None else standing.total
+        result = CheckResult.UNKNOWN
+        if used is not None and self.amount is not None:
+            refuses = CheckResult.REFUSES if budget.hard else CheckResult.WARNS
+            is_full = self.amount and used + self.amount > budget.limit
+            result = refuses if is_full else CheckResult.PASSES
+        return CheckFinding(
+            check=CHECK_BY_NAME[f"{budget.owner.partition(' ')[0]}_budget"],
+            subject=budget.owner,
+            result=result,
+            limit=budget.limit,
+            used=used,
+            takes=self.amount,
+            money=True,
+            budget=budget.id,
+            period=budget.period,
+            resets=budget.window(self.at).end,
+        )
+
+    def error(self, standing: Standing) -> HttpError:
+        """Return the 402. It causes the same notice as reaching 100 %."""
+        budget = self.budget
+        budget_maintenance.reached(budget, self.at, [budget_sync.EXHAUSTED_PERCENT])
+        models = f" for {', '.join(budget.models)}" if budget.models else ""
+        return HttpError(
+            402,
+            "billing_error",
+            f"{budget.owner} has no room in its budget{models}: limit {usd(budget.limit)} USD a "
+            f"{budget.period}, spent {usd(standing.used)}, reserved by running requests "
+            f"{usd(standing.reserved)}, this request may cost up to {usd(self.amount or 0)}; "
+            f"it resets at {budget.window(self.at).end.isoformat()}",
+            {"x-should-retry": "false"},
+            detail="budget",
+        )
+
+
 async def reserve(
     budgets: Sequence[BudgetConfig], route: Route, planned: PlannedRequest
 ) -> Reservation:
@@ -136,30 +191,25 @@ async def reserve(
     what a hard budget has spent, because no money may be spent without a check.
     """
     at = planned.created
-    notes: list[Note] = []
-    amount = _worst_case(budgets, route, planned, notes)
-    counters = {budget.counter(at): budget for budget in budgets}
+    cost = worst_case(budgets, route.targets, planned)
+    require([cost.rule])
+    checks = [BudgetCheck(budget, cost.amount, at) for budget in budgets]
+    counters = {check.take.counter: check.budget for check in checks}
     is_hard = any(budget.hard for budget in budgets)
-    worst_case = {"input": planned.input_tokens, "output": planned.max_tokens} if is_hard else None
-    reservation = Reservation(planned.id, counters, worst_case, at, notes)
+    tokens = {"input": planned.input_tokens, "output": planned.max_tokens} if is_hard else None
+    reservation = Reservation(planned.id, counters, tokens, at, cost.notes)
     try:
-        result = await thread.wait_for(
-            thread.submit(reserve_in_store, planned.id, amount, counters, at)
-        )
+        await thread.wait_for(thread.submit(reserve_in_store, planned.id, checks))
     except BaseException as exc:
         # A cancelled request comes here, too: its thread may still reserve the amount.
-        reservation.settle(None)
+        if not isinstance(exc, HttpError) or exc.status != PAYMENT_REQUIRED:
+            reservation.settle(None)
         reason = UNCHECKED.get(type(exc))
         if reason is None:
             raise
         BUDGETS_UNCHECKED.labels(reason).inc()
         log.error("budgets cannot be checked: %s", exc)  # noqa: TRY400 - not a bug, so no traceback
         raise _store_unavailable() from None
-    if result.full:  # a budget has too little left, and nothing was reserved
-        name, standing = result.full[0]
-        budget = counters[name]
-        budget_maintenance.exhausted(budget, at)
-        raise _budget_exhausted(budget, standing, amount, at)
     return reservation
 
 
@@ -176,7 +226,7 @@ def team_budgets(at: float) -> list[TeamBudget]:
     )
     by_counter = dict(islice(configs, MAX_BUDGETS))
     try:
-        standings = budget_store().standings(by_counter)
+        standings = shared_store().standings(by_counter)
     except StoreUnavailable:
         return []
     found = []
@@ -187,36 +237,47 @@ def team_budgets(at: float) -> list[TeamBudget]:
     return found
 
 
-def _worst_case(
-    budgets: Sequence[BudgetConfig], route: Route, planned: PlannedRequest, notes: list[Note]
-) -> int:
-    """Return the cost in nano-dollars at the most expensive target, with ``max_tokens`` output."""
-    costs = []
-    for target in route.targets:
-        possible = possible_costs(target, planned)
-        if None in possible:
-            asked = _asked_of(target, planned.dimensions)
-            name = name_of_usage(asked, target.model_for(planned.model))
-            if refuses_unpriced(budgets):
-                raise missing_price_error(planned.model, target.server.name, name)
+class WorstCase(NamedTuple):
+    """The highest possible cost of a request, in nano-dollars."""
+
+    amount: int
+    known: int | None
+    """The amount as far as prices are known; None: no target has a price."""
+    rule: Rule
+    """Whether each target has the price that a hard budget needs."""
+    notes: list[Note]
+
+
+def worst_case(
+    budgets: Sequence[BudgetConfig], targets: Sequence[Target], planned: PlannedRequest
+) -> WorstCase:
+    """Return the cost at the most expensive target and variant, with ``max_tokens`` output."""
+    costs: list[int] = []
+    notes: list[Note] = []
+    unpriced: tuple[Target, str] | None = None
+    day = datetime.fromtimestamp(planned.created, UTC).date()
+    for target in targets:
+        asked, model = _asked_of(target, planned.dimensions), target.model_for(planned.model)
+        prices = planned.prices.possible(target.server.name, model, day, variant_of(asked))
+        if None in prices:
+            name = name_of_usage(asked, model)
+            unpriced = unpriced or (target, name)
             reason = f"budget: no price is known for {name[:100]!r}, so nothing is reserved"
             notes.append(Note("model", "ignored", reason))
-        costs += [cost for cost in possible if cost is not None]
-    return max(costs, default=UNPRICED)
+        costs += [
+            worst_case_cost(price, planned.input_tokens, planned.max_tokens)
+            for price in prices
+            if price is not None
+        ]
+    needed = conf.refuse_unpriced and any(budget.hard for budget in budgets)
 
+    def missing_price() -> HttpError:
+        target, name = unpriced or (targets[0], planned.model)
+        return missing_price_error(planned.model, target.server.name, name)
 
-def possible_costs(target: Target, planned: PlannedRequest) -> list[int | None]:
-    """Return the worst-case cost at a target in each variant that it may be served in.
-
-    In nano-dollars; None: the variant has no price.
-    """
-    day = datetime.fromtimestamp(planned.created, UTC).date()
-    variant = variant_of(_asked_of(target, planned.dimensions))
-    model = target.model_for(planned.model)
-    return [
-        None if price is None else worst_case_cost(price, planned.input_tokens, planned.max_tokens)
-        for price in planned.prices.possible(target.server.name, model, day, variant)
-    ]
+    rule = Rule("price", f"model {planned.model}", not (needed and unpriced), missing_price)
+    known = max(costs, default=None)
+    return WorstCase(UNPRICED if known is None else known, known, rule, notes)
 
 
 def _asked_of(target: Target, dimensions: Mapping[str, str]) -> Mapping[str, Any]:
@@ -233,11 +294,6 @@ def _asked_of(target: Target, dimensions: Mapping[str, str]) -> Mapping[str, Any
     return {"service_tier": OPENAI_TIERS.get(tier, tier)} if isinstance(tier, str) else {}
 
 
-def refuses_unpriced(budgets: Sequence[BudgetConfig]) -> bool:
-    """Return whether these budgets reject requests for a model without a price."""
-    return conf.refuse_unpriced and any(budget.hard for budget in budgets)
-
-
 def worst_case_cost(price: Mapping[str, Any], tokens: int, max_tokens: int) -> int:
     """Return the cost in nano-dollars if all input has the most expensive of the input prices."""
     classes = ("input", "cache_write_5m", "cache_write_1h")
@@ -246,23 +302,20 @@ def worst_case_cost(price: Mapping[str, Any], tokens: int, max_tokens: int) -> i
     return cost.total if cost else UNPRICED
 
 
-def reserve_in_store(
-    request_id: str, amount: int, counters: Mapping[str, BudgetConfig], at: float
-) -> ReservationResult:
-    """Reserve the amount. First fill new counters with the ledger's sums."""
+def reserve_in_store(request_id: str, checks: Sequence[BudgetCheck]) -> None:
+    """Reserve the amounts. First fill new counters with the ledger's sums. Raises HttpError 402."""
     budget_maintenance.start()
-    limits = [
-        BudgetLimit(counter, budget.limit if budget.hard else None)
-        for counter, budget in counters.items()
-    ]
+    by_counter = {check.take.counter: check for check in checks}
     for _ in range(SEEDINGS):
-        result = budget_store().reserve(request_id, recorder.worker, amount, limits)
-        if not result.unknown:
-            if result.granted:
-                budget_maintenance.add_reservation(request_id, counters)
-            return result
-        for counter in result.unknown:
-            seed(counters[counter], at)
+        taken = commit(
+            checks, lambda takes: shared_store().take(request_id, recorder.worker, takes)
+        )
+        if taken.granted:
+            counters = {counter: check.budget for counter, check in by_counter.items()}
+            budget_maintenance.add_reservation(request_id, counters)
+            return
+        for counter in taken.unknown:
+            seed(by_counter[counter].budget, by_counter[counter].at)
     raise StoreUnavailable("the counters disappear as soon as they are created")
 
 
@@ -279,7 +332,7 @@ def seed(budget: BudgetConfig, at: float) -> None:
     except StoreUnavailable:
         budget_sync.DIRTY.set()  # the local counter was created; Redis gets the sum later
     except Budget.DoesNotExist:  # the budget was deleted: the next snapshot does not contain it
-        budget_store().publish(budget.counter(at), 0)
+        shared_store().publish(budget.counter(at), 0)
     except (DatabaseError, InterfaceError, LedgerUnavailable) as exc:
         budget_sync.DIRTY.set()
         if budget.hard:
@@ -288,26 +341,9 @@ def seed(budget: BudgetConfig, at: float) -> None:
                 f"whose budget is hard: {exc}"
             ) from exc
         log.warning("budget of %s: the ledger cannot be summed yet: %s", budget.owner, exc)
-        budget_store().publish(budget.counter(at), 0)
+        shared_store().publish(budget.counter(at), 0)
     finally:
         connection.close()
-
-
-def _budget_exhausted(
-    budget: BudgetConfig, standing: Standing, amount: int, at: float
-) -> HttpError:
-    reset = budget.window(at).end
-    models = f" for {', '.join(budget.models)}" if budget.models else ""
-    return HttpError(
-        402,
-        "billing_error",
-        f"{budget.owner} has no room in its budget{models}: limit {usd(budget.limit)} USD a "
-        f"{budget.period}, spent {usd(standing.used)}, reserved by running requests "
-        f"{usd(standing.reserved)}, this request may cost up to {usd(amount)}; "
-        f"it resets at {reset.isoformat()}",
-        {"x-should-retry": "false"},
-        detail="budget",
-    )
 
 
 def missing_price_error(requested: str, upstream: str, model: str) -> HttpError:

@@ -5,12 +5,14 @@ import hashlib
 import math
 import random
 from dataclasses import dataclass
+from typing import cast
 
-from proxy.gateway.http.errors import HttpError, forbidden, unknown_model
+from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.config_snapshot import Caller, RouteEntry, directory
 from proxy.gateway.snapshot.pauses import PauseEntry, pause_of
 from proxy.gateway.snapshot.targets import SAME_MODEL, RequestFacts, Target
 
+from .checks import model_rules, require
 from .cooldown import Cooldown, Key, cooldown
 
 
@@ -31,24 +33,10 @@ def choose_route(
     HttpError 400 if no target takes the request, 403 if the caller may not use the model, 404 if
     there is no route, and 500 if no target of the route is usable.
     """
-    snapshot, team = directory.snapshot, caller.team
-    if (team.models.names and not team.models.allow(model)) or (
-        caller.models.names and not caller.models.allow(model)
-    ):
-        raise forbidden(f"model: this gateway key may not use {model[:200]!r}")
-    entry = snapshot.route(team.name, model)
-    if entry is None:
-        raise unknown_model(model, [route.model for route in snapshot.models(caller)])
-    if not entry.targets:
-        raise HttpError(
-            500,
-            "api_error",
-            f"model: {model[:200]!r} has no usable upstream; see the gateway's /readyz",
-            {"x-should-retry": "false"},
-            outcome="gateway_error",
-            source="gateway",
-            detail="no_upstream",
-        )
+    snapshot = directory.snapshot
+    found = snapshot.route(caller.team.name, model)
+    require(model_rules(caller, model, found))
+    entry = cast("RouteEntry", found)
     if facts is not None and any(target.when is not None for target in entry.targets):
         entry = _matching(entry, facts)
     if snapshot.pauses:

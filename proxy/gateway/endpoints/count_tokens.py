@@ -15,8 +15,8 @@ import msgspec
 from yarl import URL
 
 from proxy.gateway.admission.auth import authenticate
+from proxy.gateway.admission.rate_limits import admit
 from proxy.gateway.admission.route_selection import choose_route
-from proxy.gateway.admission.shared_rate_limits import admit
 from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.exchange.token_estimates import calibrated_estimate
 from proxy.gateway.http.body_memory import run_by_size

@@ -7,8 +7,8 @@ import msgspec
 from proxy.gateway.admission import budgets
 from proxy.gateway.admission.auth import authorise, identify
 from proxy.gateway.admission.client_options import ClientOptions
+from proxy.gateway.admission.rate_limits import acquire_slot
 from proxy.gateway.admission.route_selection import Route, choose_route
-from proxy.gateway.admission.shared_rate_limits import acquire_slot
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.body_memory import run_in_body_thread
 from proxy.gateway.http.errors import HttpError

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.counters.backends import call_store
-from proxy.counters.budget_store import StoreUnavailable
-from proxy.counters.budget_store_failover import PAUSE_S
+from proxy.counters.failover import PAUSE_S
 from proxy.counters.session_calls import MAX_CALL, CallStore, Entries
+from proxy.counters.store import StoreUnavailable
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.recorder import recorder

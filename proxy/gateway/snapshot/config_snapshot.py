@@ -108,8 +108,7 @@ class Caller:
     key_id: int
     key_name: str
     meter: str
-    """The name of the key's rate limit state, such as ``platform/ci``. The old secret of a rotated
-    key shares the state of its successor."""
+    """Whose rate limits apply, such as ``platform/ci``: of a rotated key, its successor."""
     team: TeamEntry
     user: str
     person_id: str = ""
@@ -123,6 +122,8 @@ class Caller:
     ends: tuple[End, ...] = ()
     budgets: tuple[BudgetConfig, ...] = ()  # the budgets of the key, its team and its user
     model_limits: tuple[ModelLimits, ...] = ()
+    meter_id: int = 0
+    """The id of the key that ``meter`` names, by which its rate limits are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +408,7 @@ def _build_caller(
         ends=ends_of(key),
         budgets=budgets.for_key(key),
         model_limits=ModelLimits.of(keys[-1].limits),
+        meter_id=keys[-1].pk,
     )
 
 

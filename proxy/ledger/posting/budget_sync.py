@@ -20,9 +20,9 @@ from typing import Final
 from django.db import transaction
 
 from proxy.audit_log.record import team_of
-from proxy.counters.backends import budget_store
+from proxy.counters.backends import shared_store
 from proxy.counters.budget_periods import BudgetPeriod, window
-from proxy.counters.budget_store import StoreUnavailable
+from proxy.counters.store import StoreUnavailable
 from proxy.ledger.database.availability import check_present
 from proxy.ledger.database.bulk_sql import has_rows
 from proxy.ledger.webhooks.outbox import record_event
@@ -69,7 +69,7 @@ def apply_closed_rows(rows: Iterable[AnyRow]) -> None:
                 costs[counter][row.pk] = row.cost_nanousd or 0
     try:
         for counter, some in costs.items():
-            applied = budget_store().apply_posted(counter, some)
+            applied = shared_store().apply_posted(counter, some)
             if any(some[request_id] for request_id in applied.missing):
                 DIRTY.set()
             if applied.used is not None:
@@ -133,7 +133,7 @@ def _publish_periods(budget: Budget, at: float, ahead_s: float = 0) -> None:
     if at - before.end.timestamp() < LATE_S:
         publish(budget, before)
     else:
-        budget_store().forget([counter_name(budget.pk, before)])
+        shared_store().forget([counter_name(budget.pk, before)])
 
 
 def publish(budget: Budget, when: BudgetPeriod) -> None:
@@ -143,13 +143,13 @@ def publish(budget: Budget, when: BudgetPeriod) -> None:
     database was unavailable, many may have accumulated.
     """
     counter = counter_name(budget.pk, when)
-    for ids in budget_store().reserved_ids(counter):
+    for ids in shared_store().reserved_ids(counter):
         posted = posted_among(ids)
         if posted:
-            budget_store().mark_posted(counter, posted)
+            shared_store().mark_posted(counter, posted)
     with transaction.atomic():
         lock_ledger()
-        standing = budget_store().publish(counter, spent_nanousd(budget, when))
+        standing = shared_store().publish(counter, spent_nanousd(budget, when))
         reached = standing.reached(limit_nanousd(budget))
         record_notices(budget, when.start, reached, standing.used)
 

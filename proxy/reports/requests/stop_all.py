@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.audit_log import Action, record
-from proxy.counters.budget_store import StoreUnavailable
+from proxy.counters.store import StoreUnavailable
 from proxy.live.live_view_sync import live_view_sync
 from proxy.live.running_requests import ADMINISTRATOR
 from proxy.permissions.stop_permissions import (

@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.counters.backends import budget_store
+from proxy.counters.backends import shared_store
 
 from . import factories, session_factories
 
@@ -8,12 +8,12 @@ from . import factories, session_factories
 @pytest.fixture(autouse=True)
 def budget_counters(settings, tmp_path):
     """Use new budget counters: the ids of budgets repeat, so counters of other tests would match."""
-    budget_store.cache_clear()
+    shared_store.cache_clear()
     settings.DATA_DIR = tmp_path
     yield
-    if budget_store.cache_info().currsize and hasattr(budget_store(), "close"):
-        budget_store().close()
-    budget_store.cache_clear()
+    if shared_store.cache_info().currsize and hasattr(shared_store(), "close"):
+        shared_store().close()
+    shared_store.cache_clear()
 
 
 @pytest.fixture

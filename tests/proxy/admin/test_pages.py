@@ -9,10 +9,10 @@ from django.contrib.auth.models import User
 from django.utils.timezone import now
 
 from proxy.admin import site_notices
-from proxy.counters.backends import budget_store
-from proxy.counters.budget_store_failover import FailoverBudgets
-from proxy.counters.redis_budgets import RedisBudgets
-from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.counters.backends import shared_store
+from proxy.counters.failover import FailoverStore
+from proxy.counters.redis_store import RedisStore
+from proxy.counters.sqlite_store import SqliteStore
 from proxy.encryption.upstream_secrets import encrypt_secret
 from proxy.gateway.snapshot import config_cache
 from proxy.ledger.posting.ledger_writer import write_to_database
@@ -143,10 +143,10 @@ def test_a_late_drainer_has_a_notice(root):
 
 
 def test_an_unreachable_redis_has_a_notice(root, monkeypatch, tmp_path):
-    shared, local = RedisBudgets("redis://127.0.0.1:1/0"), SqliteBudgets(tmp_path / "counters")
-    failover = FailoverBudgets(shared, local, Clock(1.0))  # a page may take longer than the pause
+    shared, local = RedisStore("redis://127.0.0.1:1/0"), SqliteStore(tmp_path / "counters")
+    failover = FailoverStore(shared, local, Clock(1.0))  # a page may take longer than the pause
     # The store of the settings cannot be closed with its connections.
-    monkeypatch.setattr(site_notices, "budget_store", lambda: failover)
+    monkeypatch.setattr(site_notices, "shared_store", lambda: failover)
     assert notices(root) == []
     failover.standing("x")  # the call fails over to the local store
 
@@ -330,17 +330,17 @@ class TestBudgets:
 
     def test_the_reservations_of_running_requests_are_shown(self, root):
         from proxy.counters.budget_periods import window
-        from proxy.counters.budget_store import BudgetLimit
+        from proxy.counters.store import Take
         from proxy.ledger.posting.budget_sync import counter_name
 
         budget = Budget.objects.create(team=factories.team(), usd=2, period="day")
         name = counter_name(budget.pk, window("day", "UTC", now().timestamp()))
-        budget_store().publish(name, 500_000_000)
-        budget_store().reserve("req_1", "w1", 1_000_000_000, [BudgetLimit(name, None)])
+        shared_store().publish(name, 500_000_000)
+        shared_store().take("req_1", "w1", [Take(name, 1_000_000_000)])
         try:
             page = root.get("/admin/proxy/budget/").content.decode()
         finally:
-            budget_store().forget([name])
+            shared_store().forget([name])
 
         assert "$0.5000 spent" in page
         assert "$1.00 reserved" in page

@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from proxy.counters.redis_budgets import RedisBudgets
-from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.counters.redis_store import RedisStore
+from proxy.counters.sqlite_store import SqliteStore
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
-OpenStore = Callable[..., SqliteBudgets | RedisBudgets]
+OpenStore = Callable[..., SqliteStore | RedisStore]
 
 
 @pytest.fixture(params=["sqlite", "redis"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
     """Open the store of one more process: all of them have the same file or Redis."""
-    opened: list[SqliteBudgets | RedisBudgets] = []
+    opened: list[SqliteStore | RedisStore] = []
 
-    def open_next(**options: float) -> SqliteBudgets | RedisBudgets:
+    def open_next(**options: float) -> SqliteStore | RedisStore:
         if request.param == "sqlite":
-            opened.append(SqliteBudgets(tmp_path / "counters.sqlite3", **options))
+            opened.append(SqliteStore(tmp_path / "counters.sqlite3", **options))
         else:
             url = request.getfixturevalue("redis_server").url
-            opened.append(RedisBudgets(url, REDIS_TIMEOUT_S, **options))
+            opened.append(RedisStore(url, REDIS_TIMEOUT_S, **options))
         return opened[-1]
 
     yield open_next
@@ -31,5 +31,5 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenS
 
 
 @pytest.fixture
-def store(open_store: OpenStore) -> SqliteBudgets | RedisBudgets:
+def store(open_store: OpenStore) -> SqliteStore | RedisStore:
     return open_store()

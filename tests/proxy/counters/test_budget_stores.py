@@ -7,27 +7,34 @@ from itertools import chain
 
 import pytest
 
-from proxy.counters.budget_store import (
+from proxy.counters.failover import PAUSE_S, FailoverStore
+from proxy.counters.redis_store import RedisStore
+from proxy.counters.sqlite_store import SqliteStore
+from proxy.counters.store import (
     AppliedCosts,
-    BudgetLimit,
     Standing,
     StoreUnavailable,
+    Take,
+    Taken,
     UsedChange,
 )
-from proxy.counters.budget_store_failover import PAUSE_S, FailoverBudgets
-from proxy.counters.redis_budgets import RedisBudgets
-from proxy.counters.sqlite_budgets import SqliteBudgets
 from tests.fakes.clock import Clock
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, RedisServer
 
-TEAM = BudgetLimit("team", 100)
-KEY = BudgetLimit("key", 40)
+TEAM = ("team", 100)
+KEY = ("key", 40)
+
+
+def reserve(store, request_id, holder, amount, limits) -> Taken:
+    """Reserve an amount in several budgets, given as counter and limit."""
+    takes = [Take(counter, amount, limit) for counter, limit in limits]
+    return store.take(request_id, holder, takes)
 
 
 def test_an_unseeded_counter_is_reported_and_nothing_is_reserved(store):
     store.publish("team", 0)
 
-    assert store.reserve("r1", "me", 10, [TEAM, KEY]).unknown == ("key",)
+    assert reserve(store, "r1", "me", 10, [TEAM, KEY]).unknown == ("key",)
     assert store.standing("team") == Standing(0, 0, 0)
     assert store.standing("key") is None
 
@@ -35,7 +42,7 @@ def test_an_unseeded_counter_is_reported_and_nothing_is_reserved(store):
 def test_many_counters_are_read_together_without_the_unknown_ones(store):
     for number in range(0, 120, 3):
         store.publish(f"team {number}", number)
-    store.reserve("r1", "me", 10, [BudgetLimit("team 3", 100)])
+    reserve(store, "r1", "me", 10, [("team 3", 100)])
 
     found = store.standings([f"team {number}" for number in range(120)])
 
@@ -50,25 +57,24 @@ def test_an_exceeded_limit_leaves_all_counters_unchanged(store):
     store.publish("team", 50)
     store.publish("key", 35)
 
-    result = store.reserve("r1", "me", 10, [TEAM, KEY])
+    result = reserve(store, "r1", "me", 10, [TEAM, KEY])
 
-    assert result.full == (("key", Standing(35, 0, 0)),)
+    assert result == Taken(granted=False, standings=(Standing(50, 0, 0), Standing(35, 0, 0)))
     assert store.standing("team") == Standing(50, 0, 0)
-    assert store.reserve("r2", "me", 5, [TEAM, KEY]).granted
+    assert reserve(store, "r2", "me", 5, [TEAM, KEY]).granted
     assert store.standing("key") == Standing(35, 0, 5)
 
 
-def test_a_full_counter_grants_a_zero_cost_and_a_soft_limit(store):
+def test_a_full_counter_grants_a_soft_limit(store):
     store.publish("team", 200)
 
-    assert store.reserve("free", "me", 0, [TEAM]).granted
-    assert not store.reserve("paid", "me", 1, [TEAM]).granted
-    assert store.reserve("soft", "me", 1, [BudgetLimit("team", None)]).granted
+    assert not reserve(store, "paid", "me", 1, [TEAM]).granted
+    assert reserve(store, "soft", "me", 1, [("team", None)]).granted
 
 
 def test_a_request_moves_from_reserved_to_settled_to_spent_once(store):
     store.publish("team", 7)
-    store.reserve("r1", "me", 30, [TEAM])
+    reserve(store, "r1", "me", 30, [TEAM])
     assert store.settle("r1", ["team", "key"], 12) == {"team": UsedChange(7, 19)}
     assert store.standing("team") == Standing(7, 12, 0)
 
@@ -84,7 +90,7 @@ def test_a_request_moves_from_reserved_to_settled_to_spent_once(store):
 
 def test_a_released_request_leaves_no_reservation(store):
     store.publish("team", 0)
-    store.reserve("r1", "me", 30, [TEAM])
+    reserve(store, "r1", "me", 30, [TEAM])
     store.release("r1", ["team"])
 
     assert store.standing("team") == Standing(0, 0, 0)
@@ -93,8 +99,8 @@ def test_a_released_request_leaves_no_reservation(store):
 
 def test_publishing_sets_the_sum_and_drops_the_reservations_of_posted_requests(store):
     store.publish("team", 5)
-    store.reserve("posted", "me", 30, [TEAM])
-    store.reserve("running", "me", 20, [TEAM])
+    reserve(store, "posted", "me", 30, [TEAM])
+    reserve(store, "running", "me", 20, [TEAM])
 
     for _ in range(2):
         store.mark_posted("team", ["posted"])
@@ -108,12 +114,12 @@ def test_of_fifty_concurrent_requests_only_those_within_the_limit_are_granted(st
     store.publish("team", 0)
     start = threading.Barrier(10)
 
-    def reserve(worker: int) -> int:
+    def reserve_five(worker: int) -> int:
         start.wait()
-        return sum(store.reserve(f"r{worker}-{i}", "me", 25, [TEAM]).granted for i in range(5))
+        return sum(reserve(store, f"r{worker}-{i}", "me", 25, [TEAM]).granted for i in range(5))
 
     with ThreadPoolExecutor(10) as pool:
-        granted = sum(pool.map(reserve, range(10)))
+        granted = sum(pool.map(reserve_five, range(10)))
 
     assert granted == 4
     assert store.standing("team") == Standing(0, 0, 100)
@@ -124,11 +130,11 @@ def test_the_reservations_of_a_dead_process_expire_and_those_of_a_live_one_are_r
 ):
     store.publish("team", 0)
     expired = open_store(lease_s=-1.0)  # Redis has its own clock, which no test sets
-    expired.reserve("dead", "one", 60, [TEAM])
-    expired.reserve("renewed", "two", 20, [TEAM])
-    expired.reserve("settled", "one", 20, [TEAM])
+    reserve(expired, "dead", "one", 60, [TEAM])
+    reserve(expired, "renewed", "two", 20, [TEAM])
+    reserve(expired, "settled", "one", 20, [TEAM])
     expired.settle("settled", ["team"], 3)
-    store.renew("two", ["team"])
+    store.renew("two", {"team": None})
 
     assert store.standing("team") == Standing(0, 3, 20)
     store.publish("team", 0)
@@ -137,7 +143,7 @@ def test_the_reservations_of_a_dead_process_expire_and_those_of_a_live_one_are_r
 
 def test_a_forgotten_period_must_be_seeded_again(store):
     store.publish("team", 3)
-    store.reserve("r1", "me", 1, [TEAM])
+    reserve(store, "r1", "me", 1, [TEAM])
     store.forget(["team"])
 
     assert store.standing("team") is None
@@ -146,17 +152,26 @@ def test_a_forgotten_period_must_be_seeded_again(store):
 
 def test_both_engines_return_equal_results(tmp_path, redis_server: RedisServer):
     sqlite, redis = (
-        SqliteBudgets(tmp_path / "c.sqlite3"),
-        RedisBudgets(redis_server.url, REDIS_TIMEOUT_S),
+        SqliteStore(tmp_path / "c.sqlite3"),
+        RedisStore(redis_server.url, REDIS_TIMEOUT_S),
     )
     rng = random.Random(5)  # noqa: S311 - not for secrets
-    odds = {"reserve": 8, "settle": 4, "release": 2, "apply_posted": 4, "mark_posted": 2,
+    odds = {"take": 8, "settle": 4, "release": 2, "apply_posted": 4, "mark_posted": 2,
             "publish": 1, "standing": 4, "forget": 0.1}  # fmt: skip
     for step in range(1_500):
         method = rng.choices([*odds], [*odds.values()])[0]
         name, counter = f"r{rng.randrange(20)}", rng.choice(["team", "key"])
         arguments = {
-            "reserve": (name, "me", rng.randrange(30), [TEAM, KEY][: rng.randint(1, 2)]),
+            "take": (
+                name,
+                "me",
+                [
+                    Take(*each)
+                    for each in (("team", rng.randrange(30), 100), ("key", rng.randrange(30), 40))[
+                        : rng.randint(1, 2)
+                    ]
+                ],
+            ),
             "settle": (name, [counter], rng.randrange(30)),
             "release": (name, [counter]),
             "apply_posted": (counter, {name: rng.randrange(30), "r0": 1}),
@@ -177,16 +192,16 @@ def test_both_engines_return_equal_results(tmp_path, redis_server: RedisServer):
     ids=["another type", "no number"],
 )
 def test_a_malformed_redis_value_is_replaced(redis_server: RedisServer, garbage):
-    store = RedisBudgets(redis_server.url, REDIS_TIMEOUT_S)
+    store = RedisStore(redis_server.url, REDIS_TIMEOUT_S)
     command, *arguments = garbage
     getattr(redis_server.client, command)(*arguments)
 
-    assert store.reserve("r1", "me", 1, [TEAM]).unknown == ("team",)
+    assert reserve(store, "r1", "me", 1, [TEAM]).unknown == ("team",)
     assert [*store.reserved_ids("team")] == []
     store.publish("team", 4)
     for part in ("open", "settled", "leases"):
         redis_server.client.hset(f"bridge:{{budget}}:team:{part}", "r9", "nonsense")
-    assert store.reserve("r1", "me", 1, [TEAM]).granted
+    assert reserve(store, "r1", "me", 1, [TEAM]).granted
     assert store.settle("r9", ["team"], 1) == {}
     assert store.publish("team", 4) == Standing(4, 0, 1)
     store.close()
@@ -196,24 +211,24 @@ def test_while_redis_is_unavailable_the_machine_counts_by_itself(
     tmp_path, redis_server: RedisServer
 ):
     clock = Clock(1_000_000.0)
-    local = SqliteBudgets(tmp_path / "c.sqlite3")
-    shared = RedisBudgets(redis_server.url, REDIS_TIMEOUT_S)
-    store = FailoverBudgets(shared, local, clock)
+    local = SqliteStore(tmp_path / "c.sqlite3")
+    shared = RedisStore(redis_server.url, REDIS_TIMEOUT_S)
+    store = FailoverStore(shared, local, clock)
     store.publish("team", 90)
     redis_server.kill()
     try:
-        assert not store.reserve("r1", "me", 20, [TEAM]).granted
+        assert not reserve(store, "r1", "me", 20, [TEAM]).granted
         assert store.degraded
-        assert store.reserve("r2", "me", 10, [TEAM]).granted
+        assert reserve(store, "r2", "me", 10, [TEAM]).granted
         with pytest.raises(StoreUnavailable):
             store.publish("team", 80)
     finally:
         redis_server.start()
 
     clock.at += PAUSE_S
-    assert store.reserve("r3", "me", 1, [TEAM]).unknown == ("team",)
+    assert reserve(store, "r3", "me", 1, [TEAM]).unknown == ("team",)
     store.publish("team", 80)
-    assert store.reserve("r3", "me", 20, [TEAM]).granted
+    assert reserve(store, "r3", "me", 20, [TEAM]).granted
     shared.close()
     local.close()
 
@@ -221,16 +236,16 @@ def test_while_redis_is_unavailable_the_machine_counts_by_itself(
 def test_a_request_that_runs_at_the_start_of_a_redis_outage_is_reserved_locally_too(
     tmp_path, redis_server: RedisServer
 ):
-    local = SqliteBudgets(tmp_path / "c.sqlite3")
-    shared = RedisBudgets(redis_server.url, REDIS_TIMEOUT_S)
-    store = FailoverBudgets(shared, local)
+    local = SqliteStore(tmp_path / "c.sqlite3")
+    shared = RedisStore(redis_server.url, REDIS_TIMEOUT_S)
+    store = FailoverStore(shared, local)
     store.publish("team", 40)
-    assert store.reserve("r1", "me", 50, [TEAM]).granted
+    assert reserve(store, "r1", "me", 50, [TEAM]).granted
     redis_server.kill()
     try:
-        assert not store.reserve("r2", "me", 20, [TEAM]).granted
+        assert not reserve(store, "r2", "me", 20, [TEAM]).granted
         store.settle("r1", ["team"], 5)
-        assert store.reserve("r2", "me", 20, [TEAM]).granted
+        assert reserve(store, "r2", "me", 20, [TEAM]).granted
         with pytest.raises(StoreUnavailable):
             store.apply_posted("team", {"r1": 5})
         assert local.standing("team") == Standing(45, 0, 20)
@@ -241,13 +256,13 @@ def test_a_request_that_runs_at_the_start_of_a_redis_outage_is_reserved_locally_
 
 
 def test_a_stalled_redis_is_not_called_for_a_while(tmp_path, redis_server: RedisServer):
-    local = SqliteBudgets(tmp_path / "c.sqlite3")
-    shared = RedisBudgets(redis_server.url, 0.1)
-    store = FailoverBudgets(shared, local, clock=lambda: 1.0)
+    local = SqliteStore(tmp_path / "c.sqlite3")
+    shared = RedisStore(redis_server.url, 0.1)
+    store = FailoverStore(shared, local, clock=lambda: 1.0)
     local.publish("team", 0)
     redis_server.client.execute_command("CLIENT", "PAUSE", "60000", "ALL")
     try:
-        assert store.reserve("r1", "me", 10, [TEAM]).granted
+        assert reserve(store, "r1", "me", 10, [TEAM]).granted
     finally:
         redis_server.kill()
         redis_server.start()
@@ -260,7 +275,7 @@ def test_a_stalled_redis_is_not_called_for_a_while(tmp_path, redis_server: Redis
 
 def test_the_file_is_readable_by_its_owner_only(tmp_path):
     path = tmp_path / "c.sqlite3"
-    store = SqliteBudgets(path)
+    store = SqliteStore(path)
     store.publish("team", 1)
 
     assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
@@ -269,12 +284,12 @@ def test_the_file_is_readable_by_its_owner_only(tmp_path):
 
 def test_a_store_that_cannot_be_opened_raises(tmp_path):
     with pytest.raises(StoreUnavailable):
-        SqliteBudgets(tmp_path / "missing" / "c.sqlite3").standing("team")
+        SqliteStore(tmp_path / "missing" / "c.sqlite3").standing("team")
 
 
 def test_the_work_of_a_call_does_not_depend_on_the_number_of_reservations(tmp_path):
     """While the database is unavailable, settled requests accumulate."""
-    store = SqliteBudgets(tmp_path / "c.sqlite3")
+    store = SqliteStore(tmp_path / "c.sqlite3")
     store.publish("team", 0)
 
     def instructions() -> int:
@@ -282,8 +297,8 @@ def test_the_work_of_a_call_does_not_depend_on_the_number_of_reservations(tmp_pa
         counts = []
         store._file.connect().set_progress_handler(lambda: counts.append(1) and None, 100)
         try:
-            store.reserve("one", "me", 1, [BudgetLimit("team", 10**9)])
-            store.renew("me", ["team"])
+            reserve(store, "one", "me", 1, [("team", 10**9)])
+            store.renew("me", {"team": None})
             store.settle("one", ["team"], 1)
         finally:
             store._file.connect().set_progress_handler(None, 0)

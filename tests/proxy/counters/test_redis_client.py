@@ -9,57 +9,49 @@ from pathlib import Path
 import pytest
 import redis
 
-from proxy.counters.budget_store import BudgetLimit, Standing, StoreUnavailable
-from proxy.counters.redis_budgets import RedisBudgets
 from proxy.counters.redis_client import client_of
-from proxy.counters.redis_limits import RedisLimits
-from proxy.counters.shared_state import RedisStates
-from proxy.counters.shared_state_failover import FailoverStates, MemoryStates
-from proxy.gateway.admission.shared_rate_limits import SharedLimiter
+from proxy.counters.redis_store import RedisStore
+from proxy.counters.store import Standing, StoreUnavailable, Take
+from proxy.gateway.admission.rate_limits import SharedLimiter, limits_of
 from proxy.gateway.snapshot.config_snapshot import Limits
 from tests.fakes.load.kill_process import reserved_port
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S, RedisServer, running_redis
-from tests.proxy.gateway.admission.test_shared_rate_limits import caller, is_admitted
+from tests.proxy.gateway.admission.test_shared_rate_limits import caller, is_admitted, wait_for_pool
 
 __all__ = ["running_redis"]  # a fixture: it skips the tests where Redis is not installed
 
 
 def use_all_stores(url: str) -> None:
     """Call all scripts and commands of the gateway through the client of ``url``."""
-    budgets = RedisBudgets(url, REDIS_TIMEOUT_S)
-    counters = [BudgetLimit("1:team", 100), BudgetLimit("2:key", None)]
-    for each in counters:
-        budgets.publish(each.counter, 0)
+    store = RedisStore(url, REDIS_TIMEOUT_S)
+    counters = [Take("1:team", 60, 100), Take("2:key", 60)]
     names = [each.counter for each in counters]
-    assert budgets.reserve("r1", "me", 60, counters).granted
-    assert not budgets.reserve("r2", "me", 60, counters).granted
-    budgets.renew("me", names)
-    budgets.settle("r1", names, 20)
-    assert [*budgets.reserved_ids("1:team")] == [["r1"]]
-    budgets.apply_posted("1:team", {"r1": 20})
-    budgets.mark_posted("2:key", ["r1"])
-    assert [budgets.standing(name) for name in names] == [Standing(20, 0, 0)] * 2
-    budgets.reserve("r3", "me", 1, counters)
-    budgets.release("r3", names)
-    budgets.forget(names)
-    budgets.close()
+    for name in names:
+        store.publish(name, 0)
+    assert store.take("r1", "me", counters).granted
+    assert not store.take("r2", "me", counters).granted
+    store.renew("me", dict.fromkeys(names))
+    store.settle("r1", names, 20)
+    assert [*store.reserved_ids("1:team")] == [["r1"]]
+    store.apply_posted("1:team", {"r1": 20})
+    store.mark_posted("2:key", ["r1"])
+    assert [store.standing(name) for name in names] == [Standing(20, 0, 0)] * 2
+    store.take("r3", "me", counters)
+    store.release("r3", names)
+    store.forget(names)
 
-    client = client_of(url, REDIS_TIMEOUT_S)
-    process = SharedLimiter(FailoverStates(RedisLimits(client), MemoryStates()), "me")
+    process = SharedLimiter(store, "me")
     sender = caller(Limits(concurrency=1), Limits(rpm=9))
     slot = process.acquire(sender, 1)
     process.renew()
     assert not is_admitted(process, sender)
-    process.release(slot, 0, 1)
-    assert [each.elsewhere for each in process.read_states([one.name for one in slot.states])] == [
-        0, 0,
-    ]  # fmt: skip
-    assert not process.states.degraded
+    slot.release()
+    wait_for_pool()
+    assert store.peek([each.take for each in limits_of(sender, 1, "")])[0] == Standing()
 
-    states = RedisStates(client)
-    states.update(["live one", "live two"], lambda _: ["1", "2"])
-    assert states.read(["live two", "live one"]) == ["2", "1"]
-    client.close()
+    store.update(["live one", "live two"], lambda _: ["1", "2"])
+    assert store.read(["live two", "live one"]) == ["2", "1"]
+    store.close()
 
 
 def test_one_server(running_redis: RedisServer):
@@ -114,7 +106,7 @@ def test_a_cluster_accepts_all_scripts(cluster: RedisServer):
 def test_a_cluster_that_is_down_at_the_start_counts_as_unavailable(cluster: RedisServer):
     """redis-py connects in the constructor of its client; here the first call connects."""
     cluster.kill()
-    store = RedisBudgets(f"redis+cluster://127.0.0.1:{cluster.port}", REDIS_TIMEOUT_S)
+    store = RedisStore(f"redis+cluster://127.0.0.1:{cluster.port}", REDIS_TIMEOUT_S)
 
     with pytest.raises(StoreUnavailable):
         store.publish("1:team", 0)

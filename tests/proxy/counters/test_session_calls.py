@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from proxy.counters.budget_store import StoreUnavailable
 from proxy.counters.redis_client import client_of
 from proxy.counters.session_calls import (
     ENTRY_LIFETIME_S,
@@ -17,6 +16,7 @@ from proxy.counters.session_calls import (
     RedisCalls,
     SqliteCalls,
 )
+from proxy.counters.store import StoreUnavailable
 from tests.fakes.servers.redis_server import REDIS_TIMEOUT_S
 
 START = 1_800_000_000.0

@@ -4,9 +4,9 @@ import itertools
 import time
 from decimal import Decimal
 
-from proxy.counters.backends import budget_store
+from proxy.counters.backends import shared_store
 from proxy.counters.budget_periods import window
-from proxy.counters.budget_store import Standing
+from proxy.counters.store import Standing
 from proxy.ledger.posting import budget_sync
 from proxy.models import ApiKey, Budget, Exchange, Team
 from proxy.models.ledger_names import person_ids, team_ids
@@ -32,7 +32,7 @@ class BudgetTeam:
 
 def standing(budget: Budget) -> Standing | None:
     when = window(budget.period, budget.zone, time.time())
-    return budget_store().standing(budget_sync.counter_name(budget.pk, when))
+    return shared_store().standing(budget_sync.counter_name(budget.pk, when))
 
 
 def settled(budget: Budget) -> Standing:

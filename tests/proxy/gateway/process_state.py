@@ -15,11 +15,10 @@ from django.db import connections
 from django.test import override_settings
 
 from proxy.counters import backends
-from proxy.gateway.admission import budgets, shared_rate_limits
+from proxy.gateway.admission import budgets, rate_limits
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.cooldown import cooldown
 from proxy.gateway.admission.load_shedding import load_shedder
-from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.endpoints import count_tokens, health
 from proxy.gateway.exchange import missing_prices, token_estimates
 from proxy.gateway.exchange.call_record import known_origins
@@ -40,17 +39,17 @@ from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.secrets import SECRET_FILES
 
 SERVICES: tuple[Any, ...] = (
-    SECRET_FILES, limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
+    SECRET_FILES, rate_limits.limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
     SKIPPED, health.metrics_cache, body_memory, known_origins,
     token_estimates.correction_factors, model_memory.memory,
 )  # fmt: skip
 """Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
 COLLECTIONS: tuple[Any, ...] = (
     missing_prices.unpriced_models,
-    count_tokens.without_endpoint, shared_rate_limits.shared_limiters, budget_sync.DIRTY,
+    count_tokens.without_endpoint, rate_limits.shared_limiters, budget_sync.DIRTY,
 )  # fmt: skip
 STORES: tuple[Any, ...] = (
-    backends.budget_store, backends.limit_states, backends.call_store,
+    backends.shared_store, backends.call_store,
     shared_live_view.shared_states,
 )  # fmt: skip
 """Functions that cache the store of this process."""
@@ -83,16 +82,14 @@ def _stop() -> None:
     ):  # fmt: skip
         service.stop()
     # These threads live as long as the process. They may have connections to the old ledger.
-    for thread in (budgets.thread, shared_rate_limits.thread, SyncToAsync.single_thread_executor):
+    for thread in (budgets.thread, rate_limits.thread, SyncToAsync.single_thread_executor):
         thread.submit(connections.close_all).result(60)
 
 
 def _reset() -> None:
     assert not recorder.state()["started"], "the journal of another test is open"
-    if backends.budget_store.cache_info().currsize:
-        _close(backends.budget_store())
-    if backends.limit_states.cache_info().currsize:
-        _close(backends.limit_states())
+    if backends.shared_store.cache_info().currsize:
+        backends.shared_store().close()
     for store in STORES:
         store.cache_clear()
     for service in SERVICES:
@@ -101,9 +98,3 @@ def _reset() -> None:
     for collection in COLLECTIONS:
         collection.clear()
     ContentType.objects.clear_cache()
-
-
-def _close(store: Any) -> None:
-    """Close the file of a store. Stores in Redis have none."""
-    if hasattr(store, "close"):
-        store.close()

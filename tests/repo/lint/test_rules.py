@@ -32,7 +32,6 @@ ALLOWED = {
     ("builds sql from values", "proxy/ledger/maintenance/retention.py"): "a quoted table name; SQL takes no parameter there",
     ("builds sql from values", "proxy/ledger/database/partitions.py"): "names and bounds of partitions; SQL takes no parameter there",
     ("builds sql from values", "proxy/ledger/search/term_index.py"): "a constant name and numbers of partitions; values are bound",
-    ("builds sql from values", "proxy/counters/shared_state.py"): "a number of milliseconds; a PRAGMA takes no parameter",
     ("trusts markup", "proxy/admin/transcript/markdown.py"): "nh3 (in the child process) removed all elements and attributes but a few",
     ("opens network connections", "proxy/gateway/webhooks/sending.py"): "webhooks that a superuser or bridge.toml set",
     ("opens network connections", "proxy/gateway/web_search/search_endpoint.py"): "the operator's search endpoint; no address from outside",

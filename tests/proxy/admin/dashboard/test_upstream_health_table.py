@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from proxy.counters.redis_client import client_of
-from proxy.counters.shared_state import RedisStates, SqliteStates
+from proxy.counters.redis_store import RedisStore
+from proxy.counters.sqlite_store import SqliteStore
 from proxy.live.live_view_sync import live_view_sync
 from proxy.live.running_requests import RUNNING, StopOrder, stop_selected
 from proxy.live.shared_live_view import LiveViewStore
@@ -16,15 +16,15 @@ from tests.proxy.admin.live.live_fixtures import FakeRunningRequest
 @pytest.fixture(params=["sqlite", "redis"])
 def states(request, tmp_path):
     if request.param == "sqlite":
-        store = SqliteStates(tmp_path / "live.sqlite3")
+        store = SqliteStore(tmp_path / "live.sqlite3")
         yield store
         store.close()
         return
     server = request.getfixturevalue("running_redis")
     server.client.flushall()
-    connection = client_of(server.url, REDIS_TIMEOUT_S)
-    yield RedisStates(connection)
-    connection.close()
+    store = RedisStore(server.url, REDIS_TIMEOUT_S)
+    yield store
+    store.close()
 
 
 def test_processes_exchange_rows_and_stop_orders(states):

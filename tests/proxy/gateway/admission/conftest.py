@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from proxy.counters.backends import limit_states
-from proxy.counters.shared_state import SqliteStates
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
-from proxy.gateway.admission.shared_rate_limits import shared_limiters
+from proxy.gateway.admission.rate_limits import SharedLimiter, shared_limiter, shared_limiters
 from proxy.live.running_requests import RUNNING
 from proxy.models import Budget, Price
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -75,14 +73,12 @@ def no_new_counters(gateway: GatewayClient):
 
 
 @pytest.fixture
-def several_workers(gateway: GatewayClient, settings) -> Iterator[SqliteStates]:
-    """Let the gateway share its limits, as with two workers; the limit states that they share."""
+def several_workers(gateway: GatewayClient, settings) -> Iterator[SharedLimiter]:
+    """Let the gateway share its limits, as with two workers; its limiter."""
     settings.WORKERS = 2
-    limit_states.cache_clear()
-    states = limit_states()
-    yield states
+    limiter = shared_limiter()
+    assert limiter is not None
+    yield limiter
     settings.WORKERS = 1
-    limit_states.cache_clear()
     shared_limiters.clear()
     budget_maintenance.renewals.clear()
-    states.close()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from proxy.counters.backends import FILE, budget_store
-from proxy.counters.budget_store import Standing
-from proxy.counters.shared_state import Change, SqliteStates
-from proxy.gateway.admission import budgets, counter_thread, shared_rate_limits
+from proxy.counters.backends import FILE, shared_store
+from proxy.counters.sqlite_store import SqliteStore
+from proxy.counters.store import Standing, Take, Taken
+from proxy.gateway.admission import budgets, counter_thread, rate_limits
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
-from proxy.gateway.admission.budgets import Reservation
-from proxy.gateway.admission.shared_rate_limits import SharedConcurrencySlot, SharedLimiter
+from proxy.gateway.admission.budgets import BudgetCheck, Reservation
+from proxy.gateway.admission.rate_limits import SharedLimiter, limits_of
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import (
     NO_LIMITS,
@@ -25,7 +25,6 @@ from proxy.gateway.snapshot.config_snapshot import (
     TeamEntry,
 )
 from proxy.ledger.posting import budget_sync
-from proxy.ledger.recorder import recorder
 from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.models import Budget, Team
 from tests.fakes.outages import unusable
@@ -45,57 +44,60 @@ def caller(limits: Limits) -> Caller:
 
 @pytest.fixture
 def states(tmp_path: Path):
-    made = SqliteStates(tmp_path / "limits.sqlite3")
+    made = SqliteStore(tmp_path / "counters.sqlite3")
     yield made
     made.close()
 
 
-def test_a_caller_without_slots_is_dropped_and_not_renewed(states: SqliteStates):
-    process = SharedLimiter(states, "me")
-    slots = [process.acquire(caller(Limits(concurrency=9)), 0) for _ in range(2)]
-    names = ["key together/ada", "team together"]
-
-    process.release(slots[0], 0, 1)
-    process.renew()
-    assert dict(process.taken) == dict.fromkeys(names, 1)
-    assert [state.elsewhere for state in process.read_states(names)] == [1, 1]
-
-    process.release(slots[1], 0, 1)
-    process.renew()
-    assert dict(process.taken) == {}
-    assert [state.elsewhere for state in process.read_states(names)] == [0, 0]
+def used(process: SharedLimiter, sender: Caller) -> list[float]:
+    checks = limits_of(sender, 0, "")
+    return [each.used(one) for each, one in zip(checks, process.peek(checks), strict=True) if one]
 
 
-def test_a_slot_that_cannot_be_released_is_free_when_its_lease_ends(
-    tmp_path: Path, states: SqliteStates, caplog: pytest.LogCaptureFixture
+def test_a_caller_without_slots_is_dropped_and_not_renewed(states: SqliteStore):
+    process, sender = SharedLimiter(states, "me"), caller(Limits(concurrency=9))
+    slots = [process.acquire(sender, 0) for _ in range(2)]
+
+    for slot, left in zip(slots, (1, 0), strict=True):
+        slot.release()
+        process.renew()
+        assert process.held.total() == left
+        assert used(process, sender) == [left]
+
+
+def test_a_slot_that_cannot_be_released_is_free_after_the_next_renewal(
+    tmp_path: Path, states: SqliteStore, caplog: pytest.LogCaptureFixture
 ):
-    slot = SharedLimiter(states, "me").acquire(caller(Limits(concurrency=1)), 0)
-    unavailable = SharedLimiter(SqliteStates(tmp_path / "gone" / "limits.sqlite3"), "me")
+    process, sender = SharedLimiter(states, "me"), caller(Limits(concurrency=1))
+    slot = process.acquire(sender, 0)
+    process.store = SqliteStore(tmp_path / "gone" / "counters.sqlite3")
 
-    unavailable.release(slot, 0, 1)
+    slot.release()
+    rate_limits.thread.submit(int).result()
 
-    assert "the slot is free when its lease ends" in caplog.text
+    assert "the next renewal corrects the slots" in caplog.text
+    process.store = states
+    process.renew()
+    assert used(process, sender) == [0]
 
 
-class Slow(SqliteStates):
+class Slow(SqliteStore):
     """A store whose changes wait for ``go_on``."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.called, self.go_on = threading.Event(), threading.Event()
 
-    def update(
-        self, names: Sequence[str], change: Change, *, busy_s: float | None = None
-    ) -> Sequence[str]:
+    def take(self, request_id: str, holder: str, takes: Sequence[Take]) -> Taken:
         self.called.set()
         assert self.go_on.wait(60)
-        return super().update(names, change, busy_s=busy_s)
+        return super().take(request_id, holder, takes)
 
 
 async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
     tmp_path: Path,
 ):
-    store = Slow(tmp_path / "limits.sqlite3")
+    store = Slow(tmp_path / "counters.sqlite3")
     process, sender = SharedLimiter(store, "me"), caller(Limits(concurrency=9))
     first, second = (asyncio.create_task(process.acquire_async(sender, 0)) for _ in range(2))
     assert await asyncio.to_thread(store.called.wait, 60)  # the second waits for the first
@@ -105,25 +107,24 @@ async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
     await asyncio.gather(first, second, return_exceptions=True)
     store.go_on.set()
     for _ in ("the slot is taken, its release is queued", "it is released"):
-        await asyncio.wrap_future(shared_rate_limits.thread.submit(int))
+        await asyncio.wrap_future(rate_limits.thread.submit(int))
 
     assert (first.cancelled(), second.cancelled()) == (True, True)
-    names = ["key together/ada", "team together"]
-    assert [state.elsewhere for state in process.read_states(names)] == [0, 0]
-    assert process.taken.total() == 0
+    assert used(process, sender) == [0]
+    assert process.held.total() == 0
     store.close()
 
 
-async def test_the_workers_of_a_machine_share_their_counts(several_workers: SqliteStates):
+async def test_the_workers_of_a_machine_share_their_counts(several_workers: SharedLimiter):
     sender = caller(Limits(concurrency=1))
 
-    slot = await shared_rate_limits.acquire_slot(sender, 0, model="m")
+    slot = await rate_limits.acquire_slot(sender, 0, model="m")
 
-    assert isinstance(slot, SharedConcurrencySlot)
-    process = shared_rate_limits.shared_limiter()
-    assert process is shared_rate_limits.shared_limiter() is slot.limiter
-    assert budget_maintenance.renewals == [process.renew]
-    assert several_workers.read(["key together/ada"])[0].count(recorder.worker) == 1
+    assert several_workers is rate_limits.shared_limiter()
+    assert budget_maintenance.renewals == [several_workers.renew]
+    assert used(SharedLimiter(shared_store(), "another process"), sender) == [1]
+    slot.release()
+    rate_limits.thread.submit(int).result()
 
 
 @pytest.fixture
@@ -142,17 +143,15 @@ def entries(gateway, reload: Callable[[], None]) -> list[BudgetConfig]:
 
 
 def test_only_a_missing_counter_is_seeded(entries: list[BudgetConfig]):
-    store, now = budget_store(), time.time()
+    store, now = shared_store(), time.time()
     day, month = (entry.counter(now) for entry in entries)
     budget_maintenance.start()  # publishes all counters, and those of new budgets soon after
     Budget.objects.get(pk=entries[0].id).delete()  # so its counter is published only here
     store.publish(day, 3)  # differs from the ledger's sum
     store.forget([month])
 
-    counters = {entry.counter(now): entry for entry in entries}
-    result = budgets.reserve_in_store("req_1", 2, counters, now)
+    budgets.reserve_in_store("req_1", [BudgetCheck(entry, 2, now) for entry in entries])
 
-    assert result.granted
     assert [store.standing(name) for name in (day, month)] == [
         Standing(3, 0, 2), Standing(0, 0, 2)
     ]  # fmt: skip
@@ -164,7 +163,7 @@ def test_a_failed_publication_or_settlement_is_corrected_by_the_ledger_later(
     now = time.time()
     budget_sync.DIRTY.clear()
 
-    with unusable(database / FILE, budget_store()):
+    with unusable(database / FILE, shared_store()):
         budgets.seed(entries[0], now)
         assert budget_sync.DIRTY.is_set()
 

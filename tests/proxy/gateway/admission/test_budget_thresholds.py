@@ -10,9 +10,9 @@ import pytest
 from django.db import DatabaseError, connection, connections
 from django.utils.timezone import now
 
-from proxy.counters.backends import budget_store
-from proxy.counters.budget_store_failover import FailoverBudgets
-from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.counters.backends import shared_store
+from proxy.counters.failover import FailoverStore
+from proxy.counters.sqlite_store import SqliteStore
 from proxy.gateway.admission.budget_maintenance import TICK_S, BudgetMaintenance
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import ConfigStore, Snapshot
@@ -33,25 +33,24 @@ __all__ = ["redis_server", "running_redis"]  # fixtures
 
 
 @pytest.fixture
-def store(tmp_path, settings) -> Iterator[SqliteBudgets]:
+def store(tmp_path, settings) -> Iterator[SqliteStore]:
     settings.DATA_DIR = tmp_path
-    budget_store.cache_clear()
-    yield budget_store()
-    budget_store().close()
-    budget_store.cache_clear()
+    shared_store.cache_clear()
+    yield shared_store()
+    shared_store().close()
+    shared_store.cache_clear()
 
 
 @pytest.fixture
-def shared_store(tmp_path, settings, redis_server) -> Iterator[FailoverBudgets]:
+def redis_store(tmp_path, settings, redis_server) -> Iterator[FailoverStore]:
     """The store of a gateway with Redis."""
     settings.DATA_DIR = tmp_path
     settings.REDIS_URL = redis_server.url
     settings.REDIS_TIMEOUT_S = REDIS_TIMEOUT_S  # a busy machine exceeds that of production
-    budget_store.cache_clear()
-    yield budget_store()
-    budget_store().shared.close()
-    budget_store().local.close()
-    budget_store.cache_clear()
+    shared_store.cache_clear()
+    yield shared_store()
+    shared_store().close()
+    shared_store.cache_clear()
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def test_a_refused_request_reports_the_last_threshold(store, budget):
         id=budget.pk, owner="team platform", limit=10**10, period="month", zone="UTC", hard=True
     )
 
-    maintenance.exhausted(entry, time.time())
+    maintenance.reached(entry, time.time(), [100])
     maintenance.record_thresholds()
 
     assert sorted(thresholds()) == [80, 100]
@@ -126,7 +125,7 @@ def test_a_deleted_budget_sends_no_notice(store, budget):
     entry = BudgetConfig(
         id=budget.pk, owner="team platform", limit=10**10, period="month", zone="UTC", hard=True
     )
-    maintenance.exhausted(entry, time.time())
+    maintenance.reached(entry, time.time(), [100])
     budget.delete()
 
     maintenance.record_thresholds()
@@ -174,7 +173,7 @@ def test_a_lowered_limit_reports_the_thresholds_that_are_now_reached(store, budg
     assert [data["limit_usd"] for _, data in events()] == ["8"]
 
 
-def test_a_process_without_requests_does_not_call_redis(budget, redis_server, shared_store):
+def test_a_process_without_requests_does_not_call_redis(budget, redis_server, redis_store):
     """Ten minutes with many budgets; the calls are counted by Redis."""
     owners = Team.objects.bulk_create(Team(name=f"team-{number}") for number in range(50))
     Budget.objects.bulk_create(Budget(team=owner, usd=1, period="day") for owner in owners)

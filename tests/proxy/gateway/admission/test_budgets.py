@@ -9,10 +9,16 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth import get_user_model
 
+from proxy.admission_checks import CheckResult
 from proxy.counters.budget_periods import window
-from proxy.counters.budget_store import BudgetLimit, ReservationResult, Standing, StoreUnavailable
+from proxy.counters.store import Standing, StoreUnavailable, Take, Taken
 from proxy.gateway.admission import budgets
-from proxy.gateway.admission.budgets import PlannedRequest, Reservation, worst_case_cost
+from proxy.gateway.admission.budgets import (
+    BudgetCheck,
+    PlannedRequest,
+    Reservation,
+    worst_case_cost,
+)
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.ledger.posting import budget_sync
@@ -285,7 +291,7 @@ def reservation(database, monkeypatch) -> SimpleNamespace:
 
     setup.reserve = attempt
 
-    def reserve(*arguments):
+    def take(*arguments):
         setup.seen.append(arguments)
         result = setup.results.pop(0)
         if isinstance(result, Exception):
@@ -293,21 +299,22 @@ def reservation(database, monkeypatch) -> SimpleNamespace:
         return result
 
     store = SimpleNamespace(
-        reserve=reserve,
+        take=take,
         publish=lambda *sums: setup.published.append(sums),
         release=lambda name, counters: setup.released.append((name, *counters)),
     )
     # Each result of a reservation is scripted; a real store races to give it.
-    monkeypatch.setattr(budgets, "budget_store", lambda: store)
+    monkeypatch.setattr(budgets, "shared_store", lambda: store)
     return setup
 
 
 COUNTER = budget_sync.counter_name(UNKNOWN_ID, window("month", "UTC", 0.0))
+UNKNOWN = Taken(granted=False, unknown=(COUNTER,))
 
 
 @pytest.mark.parametrize(
     "results",
-    [[StoreUnavailable("gone")], [ReservationResult(unknown=(COUNTER,))] * budgets.SEEDINGS],
+    [[StoreUnavailable("gone")], [UNKNOWN] * budgets.SEEDINGS],
 )
 async def test_no_request_is_sent_while_budgets_cannot_be_checked(reservation, results):
     reservation.results = [*results]
@@ -337,13 +344,25 @@ async def test_an_unexpected_error_releases_what_may_be_reserved(reservation):
 
 
 async def test_an_unseeded_counter_is_seeded_and_reserved_again(reservation):
-    reservation.results = [ReservationResult(unknown=(COUNTER,)), ReservationResult()]
+    reservation.results = [UNKNOWN, Taken(granted=True)]
 
     reserved = await reservation.reserve()
 
     assert reserved == Reservation(
         "req_1", {COUNTER: reservation.budget}, {"input": 7, "output": 9}
     )
-    once = ("req_1", recorder.worker, budgets.UNPRICED, [BudgetLimit(COUNTER, 5)])
+    once = ("req_1", recorder.worker, [Take(COUNTER, budgets.UNPRICED, 5)])
     assert reservation.seen == [once, once]
     assert reservation.published == [(COUNTER, 0)]
+
+
+def test_a_request_without_cost_may_run_with_a_full_budget_and_the_dry_run_says_so():
+    month = BudgetConfig(
+        id=UNKNOWN_ID, owner="team x", limit=5, period="month", zone="UTC", hard=True
+    )
+    full = Standing(spent=9)
+
+    for amount, result in ((0, CheckResult.PASSES), (1, CheckResult.REFUSES)):
+        check = BudgetCheck(month, amount, 0.0)
+        assert check.take.fits(full) is (amount == 0)
+        assert check.evaluate(full).result is result

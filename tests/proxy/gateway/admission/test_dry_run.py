@@ -15,10 +15,9 @@ from proxy.admission_checks import (
     NotServing,
     run_admission_dry_run,
 )
-from proxy.counters.backends import FILE, LIMITS_FILE, budget_store
-from proxy.gateway.admission.rate_limits import limits
-from proxy.gateway.admission.shared_rate_limits import SharedLimiter
-from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, directory
+from proxy.counters.backends import FILE, shared_store
+from proxy.gateway.admission.rate_limits import SharedLimiter, limits
+from proxy.gateway.snapshot.config_snapshot import Limits, directory
 from proxy.models import ApiKey, Budget, Price, Route, Team, Upstream
 from tests.fakes.outages import unusable
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -46,8 +45,8 @@ def refused_key(gateway: GatewayClient, scripted: ScriptedUpstream, reload, sett
     )
     reload()
     caller = next(one for one in directory.snapshot.keys.values() if one.key_id == key.pk)
-    free = dataclasses.replace(caller.team, limits=NO_LIMITS)
-    limits.acquire(dataclasses.replace(caller, limits=NO_LIMITS, team=free), 0)
+    of_team = dataclasses.replace(caller.team, limits=Limits(concurrency=9))
+    limits.acquire(dataclasses.replace(caller, limits=Limits(concurrency=9), team=of_team), 0)
     assert gateway.post(message(model), x_api_key=secret).status == 200
     key.limits = team.limits = {**one_per_minute, "concurrency": 1}
     key.models_allowed = team.models_allowed = ["nothing-*"]
@@ -188,7 +187,7 @@ def test_a_dry_run_counts_the_requests_of_all_processes(
     key, _ = ApiKey.issue(team, "ada", scopes=["messages"])
     reload()
     caller = next(one for one in directory.snapshot.keys.values() if one.key_id == key.pk)
-    SharedLimiter(several_workers, "another process").acquire(caller, 10)
+    SharedLimiter(several_workers.store, "another process").acquire(caller, 10)
 
     def used():
         found = run_admission_dry_run(
@@ -197,7 +196,7 @@ def test_a_dry_run_counts_the_requests_of_all_processes(
         return {one.check.name: one.used for one in found if one.check.status == 429}
 
     assert used() == {"team_concurrency": 1, "team_rpm": 1}
-    with unusable(database / LIMITS_FILE, several_workers):
+    with unusable(database / FILE, shared_store()):
         assert used() == {"team_concurrency": 0, "team_rpm": 0}
 
 
@@ -207,7 +206,7 @@ def test_counters_that_are_unavailable_have_no_figures(gateway: GatewayClient, r
     Budget.objects.create(team=team, usd=Decimal(5))
     reload()
 
-    with unusable(database / FILE, budget_store()):
+    with unusable(database / FILE, shared_store()):
         found = run_admission_dry_run(
             HypotheticalRequest(key_id=key.pk, model="chat-x", input_tokens=1, max_tokens=1)
         ).findings

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from proxy.counters.backends import FILE, budget_store
-from proxy.counters.budget_store import Standing
+from proxy.counters.backends import FILE, shared_store
+from proxy.counters.store import Standing
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.budgets import team_budgets
 from proxy.models import Budget, RouteTarget, Upstream
@@ -172,5 +172,5 @@ def test_metrics_have_what_is_left_of_each_budget_that_a_counter_knows(
     spent = settled(budget).spent
     assert left() == [10**9 - spent]
 
-    with unusable(database / FILE, budget_store()):
+    with unusable(database / FILE, shared_store()):
         assert left() == []

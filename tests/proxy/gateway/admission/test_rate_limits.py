@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from proxy.gateway.admission.rate_limits import Bucket, Limiter, limits_by_state
+from proxy.counters.memory_store import MemoryStore
+from proxy.gateway.admission.rate_limits import Bucket, Limiter, limits_of
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.config_snapshot import (
     NO_LIMITS,
@@ -142,23 +143,24 @@ def test_a_bucket_refills_evenly_and_never_overflows():
 
 
 def test_a_refused_request_takes_nothing():
-    team = TeamEntry(name="t", store_full=True, models=ModelAllowList(), limits=Limits(rpm=1))
-    caller = Caller(
-        key_id=1, key_name="k", meter="t/k", team=team, user="", scopes=frozenset(), models=ModelAllowList(),
-        limits=Limits(rpm=5), ip_allow=(), strict=False, events=frozenset(),
-    )  # fmt: skip
-    limiter = Limiter()
-    slot = limiter.acquire(caller, 0)
-    slot.release()
+    limiter = Limiter(MemoryStore(lambda: 0.0))
+    sender = dataclasses.replace(caller(), limits=Limits(rpm=5, concurrency=2))
+    sender = dataclasses.replace(
+        sender, team=dataclasses.replace(sender.team, limits=Limits(rpm=1))
+    )
+    limiter.acquire(sender, 0).release()
 
     for _ in range(3):
         with pytest.raises(HttpError, match="team t"):
-            limiter.acquire(caller, 0)
+            limiter.acquire(sender, 0)
 
-    key_state, team_state = slot.states
-    assert key_state.requests is not None
-    assert 4 <= key_state.requests.left < 5  # of five; it refills by a twelfth each second
-    assert team_state.running == key_state.running == 0
+    assert used(limiter, sender) == [0, 1, 1]
+
+
+def used(limiter: Limiter, sender: Caller, model: str = "") -> list[float]:
+    checks = limits_of(sender, 0, model)
+    found = zip(checks, limiter.peek(checks), strict=True)
+    return [round(check.used(standing), 6) for check, standing in found]
 
 
 OPUS = ModelLimits("claude-opus-*", Limits(rpm=2, concurrency=1))
@@ -187,30 +189,41 @@ def test_models_of_one_glob_share_its_limits_and_others_have_none():
 
 
 def test_a_request_takes_from_every_matching_limit_or_from_none():
-    limiter = Limiter()
+    limiter = Limiter(MemoryStore(lambda: 0.0))
     sender = caller(OPUS, team=(ModelLimits("*", Limits(rpm=1)),))
-    first = limiter.acquire(sender, 0, "claude-opus-4")
-    first.release()
+    limiter.acquire(sender, 0, "claude-opus-4").release()
 
     with pytest.raises(HttpError, match=r"team t for \* is at its limit: rpm 1"):
         limiter.acquire(sender, 0, "claude-opus-4")
 
-    names = [state.name for state in first.states]
-    assert names == ["key t/k", "key t/k for claude-opus-*", "team t", "team t for *"]
-    assert [name for name, _ in limits_by_state(sender, "claude-opus-4")] == names
-    opus = limiter.peek(sender, "claude-opus-4")[1]
-    assert (opus.running, opus.requests.left) == (0, pytest.approx(1, abs=0.1))
+    assert [(each.subject, each.name) for each in limits_of(sender, 0, "claude-opus-4")] == [
+        ("key t/k for claude-opus-*", "concurrency"),
+        ("key t/k for claude-opus-*", "rpm"),
+        ("team t for *", "rpm"),
+    ]
+    assert used(limiter, sender, "claude-opus-4") == [0, 1, 1]
 
 
 def test_other_keys_have_limits_of_their_own():
     limiter = Limiter()
     limiter.acquire(caller(OPUS), 0, "claude-opus-4")
 
-    other = dataclasses.replace(caller(OPUS), meter="t/other")
+    other = dataclasses.replace(caller(OPUS), meter_id=2)
     limiter.acquire(other, 0, "claude-opus-4")
 
     with pytest.raises(HttpError, match="concurrency 1"):
         limiter.acquire(other, 0, "claude-opus-4")
+
+
+def test_a_renamed_key_or_team_keeps_its_counts_and_a_name_that_is_given_anew_has_none():
+    limiter, sender = Limiter(), dataclasses.replace(caller(OPUS), meter_id=1)
+    limiter.acquire(sender, 0, "claude-opus-4")
+    of_team = dataclasses.replace(sender.team, name="renamed")
+    renamed = dataclasses.replace(sender, meter="renamed/k", team=of_team)
+
+    with pytest.raises(HttpError, match=r"key renamed/k for claude-opus-\* is at its limit"):
+        limiter.acquire(renamed, 0, "claude-opus-4")
+    limiter.acquire(dataclasses.replace(sender, meter_id=2), 0, "claude-opus-4")
 
 
 def test_the_gateway_limits_concurrent_requests_for_the_models_of_a_team(budget_gateway):

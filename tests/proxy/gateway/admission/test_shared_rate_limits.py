@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from proxy.counters.budget_store import LEASE_S, StoreUnavailable
-from proxy.counters.redis_client import client_of
-from proxy.counters.redis_limits import RedisLimits
-from proxy.counters.shared_state import SqliteStates
-from proxy.counters.shared_state_failover import FailoverStates, MemoryStates
-from proxy.gateway.admission import shared_rate_limits
-from proxy.gateway.admission.rate_limits import ConcurrencySlot, Limiter
-from proxy.gateway.admission.shared_rate_limits import (
-    LimitChange,
-    SharedConcurrencySlot,
+from proxy.counters.failover import PAUSE_S, FailoverStore
+from proxy.counters.redis_store import RedisStore
+from proxy.counters.sqlite_store import SqliteStore
+from proxy.counters.store import LEASE_S, Kind, Standing, StoreUnavailable
+from proxy.gateway.admission import rate_limits
+from proxy.gateway.admission.rate_limits import (
+    ConcurrencySlot,
+    Limiter,
     SharedLimiter,
     admit,
+    limits_of,
 )
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.config_snapshot import (
@@ -44,24 +44,25 @@ def clock() -> Clock:
     return Clock(1_000.0)
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis", "redis with failover"])
 def processes(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> Iterator[list[SharedLimiter]]:
     """Two processes as seen by the store: each has its own connection and name."""
-    states: list[SqliteStates | FailoverStates] = []
+    stores: list[Any] = []
     for _ in range(2):
+        # A slow disk must not count as an outage.
+        file = SqliteStore(tmp_path / "counters.sqlite3", clock, busy_s=REDIS_TIMEOUT_S)
         if request.param == "sqlite":
-            # A slow disk must not count as an outage.
-            states.append(SqliteStates(tmp_path / "limits.sqlite3", REDIS_TIMEOUT_S))
-        else:
-            server = request.getfixturevalue("redis_server")
-            redis = RedisLimits(client_of(server.url, REDIS_TIMEOUT_S))
-            states.append(FailoverStates(redis, MemoryStates()))
-    yield [SharedLimiter(each, f"process-{n}", clock) for n, each in enumerate(states)]
-    for each in states:
-        close = each.close if isinstance(each, SqliteStates) else each.shared.client.close
-        close()
+            stores.append(file)
+            continue
+        url = request.getfixturevalue("redis_server").url
+        redis = RedisStore(url, REDIS_TIMEOUT_S, clock=clock)
+        stores.append(FailoverStore(redis, file) if "failover" in request.param else redis)
+    yield [SharedLimiter(each, f"process-{n}") for n, each in enumerate(stores)]
+    wait_for_pool()
+    for each in stores:
+        each.close()
 
 
 def caller(key: Limits | None = None, team: Limits | None = None) -> Caller:
@@ -82,7 +83,7 @@ def is_admitted(process: SharedLimiter, sender: Caller, estimate: int = 0, model
 
 def wait_for_pool() -> None:
     """Wait until the pool has run all earlier tasks."""
-    shared_rate_limits.thread.submit(int).result()
+    rate_limits.thread.submit(int).result()
 
 
 @pytest.mark.parametrize("limit", [Limits(rpm=6), Limits(tpm=60), Limits(concurrency=6)])
@@ -140,46 +141,46 @@ def test_a_release_corrects_the_tokens_and_frees_the_slot(processes: list[Shared
     slot = one.acquire(sender, 900)
     assert not is_admitted(other, sender, 10)
 
-    one.release(slot, 880, 1)
+    slot.settle(20)
+    slot.release()
+    wait_for_pool()
 
     assert is_admitted(other, sender, 900)
 
 
-def test_a_slot_is_settled_once_and_released_separately(
-    processes: list[SharedLimiter], clock: Clock
-):
+def used(process: SharedLimiter, sender: Caller) -> list[float]:
+    checks = limits_of(sender, 0, "")
+    standings = process.peek(checks)
+    return [round(each.used(one), 3) for each, one in zip(checks, standings, strict=True)]
+
+
+def test_a_slot_is_settled_once_and_released_separately(processes: list[SharedLimiter]):
     one, other = processes
     sender = caller(Limits(tpm=1_000, rpm=600), Limits(concurrency=2))
-    names = ["key platform/ada", "team platform"]
-    slot, unshared = one.acquire(sender, 900), SharedConcurrencySlot((), 5)
+    slot, unlimited = one.acquire(sender, 900), one.acquire(caller(), 5)
     assert dict(slot.headers)[b"anthropic-ratelimit-requests-limit"] == b"600"
 
-    for each in (slot, unshared):
-        for used in (None, 500, 100):
-            each.settle(used)
+    for each in (slot, unlimited):
+        for tokens in (None, 500, 100):
+            each.settle(tokens)
     wait_for_pool()
 
-    key, team = other.read_states(names)
-    assert [state.name for state in (key, team)] == names
-    assert key.tokens.left == 500
-    assert (key.elsewhere, team.elsewhere, team.tokens, team.requests) == (1, 1, None, None)
-    assert (slot.settled, unshared.settled) == (True, False)
-    assert (key.tokens.size, key.requests.size) == (1_000, 600)
-    assert key.tokens.at == clock.at
+    assert used(other, sender) == [1, 500, 1]
+    assert (slot.settled, unlimited.settled) == (True, True)
 
     slot.release()
-    unshared.release()
+    unlimited.release()
     wait_for_pool()
-    assert [state.elsewhere for state in other.read_states(names)] == [0, 0]
+    assert used(other, sender) == [1, 500, 0]
 
 
 def test_a_lease_ends_at_exactly_its_time(processes: list[SharedLimiter], clock: Clock):
     one, other = processes
-    sender, name = caller(Limits(concurrency=9)), ["key platform/ada"]
+    sender = caller(Limits(concurrency=9))
 
-    def slots_at(unix_s: float) -> int:
+    def slots_at(unix_s: float) -> float:
         clock.at = unix_s
-        return other.read_states(name)[0].elsewhere
+        return used(other, sender)[0]
 
     slot, _ = one.acquire(sender, 0), one.acquire(sender, 0)
     end = 1_000.0 + LEASE_S
@@ -189,15 +190,22 @@ def test_a_lease_ends_at_exactly_its_time(processes: list[SharedLimiter], clock:
     one.renew()  # extends the lease by 20 s
     assert [slots_at(at) for at in (end + 1, end + 9, end + 10)] == [2, 2, 0]
     clock.at = 1_020.0
-    one.release(slot, 0, 1)  # a release extends it too
+    slot.release()  # a release extends it too
+    wait_for_pool()
     assert [slots_at(at) for at in (end + 19, end + 20)] == [1, 0]
 
 
-def test_a_malformed_state_counts_as_empty():
-    for text in (None, "", "{", '{"running": 3}', "[]"):
-        stored = shared_rate_limits.read_state(text, 0.0)
+def test_a_renewal_corrects_a_store_that_missed_a_change(processes: list[SharedLimiter]):
+    one, other = processes
+    sender = caller(Limits(concurrency=9))
+    for _ in range(3):
+        one.acquire(sender, 0)
+    (counter,) = one.held
+    one.held[counter] = 1  # as if the store had missed two releases
 
-        assert (stored.requests, stored.tokens, stored.running) == (None, None, {})
+    one.renew()
+
+    assert used(other, sender) == [1]
 
 
 def test_the_slots_of_a_dead_process_become_free_and_those_of_a_live_one_stay(
@@ -220,7 +228,7 @@ class Unavailable:
 
     calls = 0
 
-    def update(self, *_: object) -> None:
+    def take(self, *_: object) -> None:
         self.calls += 1
         raise StoreUnavailable("gone")
 
@@ -243,7 +251,7 @@ async def test_while_the_store_is_unavailable_each_process_counts_by_itself():
 
 
 async def test_a_client_disconnect_while_waiting_takes_no_slot(tmp_path: Path):
-    states = SqliteStates(tmp_path / "limits.sqlite3")
+    states = SqliteStore(tmp_path / "counters.sqlite3")
     process = SharedLimiter(states, "me")
     sender = caller(Limits(concurrency=1))
 
@@ -284,68 +292,83 @@ async def test_a_caller_without_limits_uses_no_store():
         assert slot.headers == ()
 
 
-def test_the_script_computes_what_the_gateway_computes(redis_server):
-    """Random changes of two states; every text and every refusal is equal."""
-    redis, rng = RedisLimits(client_of(redis_server.url, REDIS_TIMEOUT_S)), random.Random(7)  # noqa: S311 - not for secrets
-    names, now = ["key platform/ada", "team platform"], 1_700_000_000.0
-    expected: list[str | None] = [None, None]
+def test_both_engines_compute_the_same_limits(tmp_path: Path, redis_server):
+    """Random changes of limits; every result, refusal and value is equal."""
+    rng, clock = random.Random(7), Clock(1_700_000_000.0)  # noqa: S311 - not for secrets
+    redis = RedisStore(redis_server.url, REDIS_TIMEOUT_S, clock=clock)
+    file = SqliteStore(tmp_path / "counters.sqlite3", clock)
     outcomes: Counter[str] = Counter()
-    choices = [(Limits(rpm=9), NO_LIMITS), (Limits(tpm=500), Limits(rpm=90, concurrency=4))]
+    choices = (caller(Limits(rpm=9)), caller(Limits(tpm=500), Limits(rpm=90, concurrency=4)))
     for step in range(1_000):
-        now += rng.random()
-        kind = rng.choice(["take", "take", "release", "renew"])
-        fields = {
-            "take": {"take": choices[step // 100 % 2], "estimate": rng.randrange(120), "slots": 1},
-            "release": {"tokens": rng.uniform(-50, 50), "slots": -1},
-            "renew": {"held": rng.randrange(3)},
-        }[kind]
+        clock.at += rng.random()
+        takes = [each.take for each in limits_of(choices[step // 100 % 2], rng.randrange(120), "")]
         holder = rng.choice(["process-1", "process-2"])
-        change = LimitChange(names=names, holder=holder, now=now, **fields)
-        try:
-            new = [
-                f"{int((old or '0:').partition(':')[0]) + 1}:{text}"
-                for old, text in zip(
-                    expected,
-                    change([(old or ":").partition(":")[2] or None for old in expected]),
-                    strict=True,
-                )
-            ]
-        except HttpError as refusal:
-            outcomes[f"refused by {refusal.detail}"] += 1
-            new = None
+        kind = rng.choice(["take", "take", "add", "renew", "peek"])
+        arguments: dict[str, tuple[Any, ...]] = {
+            "take": ("", holder, takes),
+            "add": (holder, [one._replace(amount=rng.randint(-9, 1)) for one in takes]),
+            "renew": (
+                holder,
+                {one.counter: rng.randrange(3) for one in takes if one.kind is Kind.SLOTS},
+            ),
+            "peek": (takes,),
+        }
+        found = [getattr(store, kind)(*arguments[kind]) for store in (redis, file)]
 
-        is_changed, texts = redis.change(names, change, [None, None])
-
-        assert is_changed is (new is not None)
-        expected = new or expected
-        outcomes[kind] += is_changed
-        for one, other in zip(expected, texts, strict=True):
-            assert parsed(one) == parsed(other)
-    assert outcomes.keys() == {
-        "take", "release", "renew", "refused by rpm", "refused by tpm", "refused by concurrency"
-    }  # fmt: skip
-    redis.client.close()
+        assert found[0] == found[1], (step, kind, arguments[kind])
+        outcomes[f"{kind} {getattr(found[0], 'granted', '')}"] += 1
+    assert min(outcomes[kind] for kind in ("take True", "take False", "add ", "renew ")) > 50
+    redis.close()
+    file.close()
 
 
-def parsed(text: str | None) -> tuple[str, shared_rate_limits.StoredLimitState]:
-    version, _, state = (text or ":").partition(":")
-    return version, shared_rate_limits.read_state(state, 0.0)
-
-
-def test_one_request_is_one_script(redis_server):
+def test_one_request_is_one_script(redis_server, tmp_path: Path):
     """Many processes that share a team do not retry each other's changes."""
-    redis = RedisLimits(client_of(redis_server.url, REDIS_TIMEOUT_S))
-    process = SharedLimiter(FailoverStates(redis, MemoryStates()), "me")
-    sender = caller(Limits(rpm=60), Limits(tpm=1_000))
-    process.acquire(sender, 1)
+    store = FailoverStore(
+        RedisStore(redis_server.url, REDIS_TIMEOUT_S), SqliteStore(tmp_path / "counters.sqlite3")
+    )
+    process = SharedLimiter(store, "me")
+    sender = caller(Limits(rpm=60), Limits(tpm=1_000, concurrency=3))
+    process.acquire(sender, 1).release()
+    wait_for_pool()
     redis_server.client.config_resetstat()
 
-    slot = process.acquire(sender, 1)
-    process.release(slot, 0, 1)
+    process.acquire(sender, 1).release()
+    wait_for_pool()
 
     calls = {name: each["calls"] for name, each in redis_server.client.info("commandstats").items()}
     assert calls["cmdstat_evalsha"] == 2
     assert calls.keys() <= {
-        "cmdstat_evalsha", "cmdstat_type", "cmdstat_get", "cmdstat_set", "cmdstat_config|resetstat"
+        "cmdstat_evalsha", "cmdstat_time", "cmdstat_get", "cmdstat_set", "cmdstat_hgetall", "cmdstat_hget",
+        "cmdstat_hset", "cmdstat_expire", "cmdstat_config|resetstat",
     }  # fmt: skip
-    redis.client.close()
+    store.close()
+
+
+@pytest.mark.parametrize("loses_data", [False, True])
+def test_the_counts_of_an_outage_count_in_redis_after_it(
+    tmp_path: Path, redis_server, clock: Clock, loses_data
+):
+    shared = RedisStore(redis_server.url, REDIS_TIMEOUT_S, clock=clock)
+    file = SqliteStore(tmp_path / "counters.sqlite3", clock)
+    store = FailoverStore(shared, file, clock)
+    process, sender = SharedLimiter(store, "me"), caller(Limits(rpm=7), Limits(concurrency=6))
+    redis_server.client.flushall()
+    assert is_admitted(process, sender)
+    redis_server.client.save()
+    redis_server.kill()
+    try:
+        assert is_admitted(process, sender)
+        assert store.degraded
+        assert [is_admitted(process, sender) for _ in range(2)] == [True, True]
+    finally:
+        redis_server.start()
+    if loses_data:
+        redis_server.client.flushall()
+
+    clock.at += PAUSE_S  # in which 7 requests a minute become free by a half
+    assert used(process, sender) == [pytest.approx(4 - 7 * PAUSE_S / 60, abs=0.01), 4]
+    assert [is_admitted(process, sender) for _ in range(4)] == [True, True, False, False]
+    process.renew()
+    assert shared.peek([limits_of(sender, 0, "")[1].take])[0] == Standing(reserved=6)
+    store.close()

@@ -3,9 +3,9 @@
 import contextlib
 import time
 
-from proxy.counters.backends import budget_store
+from proxy.counters.backends import shared_store
 from proxy.counters.budget_periods import window
-from proxy.counters.budget_store import Standing
+from proxy.counters.store import Kind, Standing, Take
 from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.exchange.request_context import RequestContext
 from proxy.ledger.journal.reader import JournalReader
@@ -84,10 +84,12 @@ def test_a_disconnect_during_the_record_write_calls_no_upstream_and_releases_eve
                     if context.attempts.target is not None
                 ]
             )
-            assert budget_store().standing(counter) == Standing(0, 0, 1_000_000)
+            assert shared_store().standing(counter) == Standing(0, 0, 1_000_000)
         until(lambda: not running("chat-disconnecting"))
-        assert limits.teams["disconnecting"].running == 0
-        until(lambda: budget_store().standing(counter) == Standing(0, 0, 0))
+        assert limits.store.peek(
+            [Take(f"limit {team.pk} team concurrency", 1, kind=Kind.SLOTS)]
+        ) == [Standing()]
+        until(lambda: shared_store().standing(counter) == Standing(0, 0, 0))
         assert not open_records(team=team.ledger_id)
 
     exchange = newest_row(team=team.ledger_id)

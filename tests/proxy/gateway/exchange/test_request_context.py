@@ -2,16 +2,19 @@
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from datetime import date
 
 import pytest
 
+from proxy.counters.memory_store import MemoryStore
 from proxy.gateway.admission.client_options import PLAIN
-from proxy.gateway.admission.rate_limits import Bucket, ConcurrencySlot, LimitState
+from proxy.gateway.admission.rate_limits import Limiter, limits_of
 from proxy.gateway.exchange import ledger_records, request_context
 from proxy.gateway.exchange.ledger_records import usage_record
 from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.errors import HttpError, stopped, to_http_error
+from proxy.gateway.snapshot.config_snapshot import Limits
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.journal.records import CloseRecord, OpenRecord
 from proxy.ledger.recorder import recorder
@@ -34,6 +37,14 @@ from tests.proxy.gateway.request_context_factory import (
 from translator.anthropic.usage import Usage
 from translator.notes import Note
 from translator.stream.text_buffer import MAX_CHARACTERS
+
+
+def limited(context: RecordedContext) -> Callable[[], float]:
+    """Let the request hold a slot, with an estimate of 30 tokens; return the tokens used."""
+    caller = dataclasses.replace(context.caller, limits=Limits(tpm=100))
+    limiter, checks = Limiter(MemoryStore(lambda: 0.0)), limits_of(caller, 30, "")
+    context.admission.slot = limiter.acquire(caller, 30)
+    return lambda: checks[0].used(limiter.peek(checks)[0])
 
 
 def test_the_open_record_has_all_fields_of_the_request():
@@ -74,9 +85,7 @@ def test_the_close_record_has_all_fields_of_a_completed_request():
     context.admission.prices = PriceList(
         [Price(model="gpt-x", since=date(1970, 1, 1), input=1, output=2)]
     )
-    context.admission.slot = ConcurrencySlot(
-        (LimitState("key t/k", tokens=Bucket(100, 50, 0.0)),), 30
-    )
+    used = limited(context)
     context.attempts.upstream_request_id, context.attempts.body_digest = "x-1", "5ea1"
     context.start_attempt(100.25)
     context.at = 101.0
@@ -102,9 +111,7 @@ def test_the_close_record_has_all_fields_of_a_completed_request():
         has_thinking=True, response_bytes=321, delivered=True, upstream_request_sha256="5ea1",
         target=TARGET_RECORD, attempt=0, reads=[(750.0, b"part ")], answer=context.attempts.fold.message,
     )  # fmt: skip
-    assert context.admission.slot == ConcurrencySlot(
-        (LimitState("key t/k", tokens=Bucket(100, 63, 0.0)),), 30, settled=True
-    )
+    assert used() == 17
 
 
 def test_the_close_record_of_a_request_without_attempts():
@@ -173,17 +180,15 @@ def test_response_bytes_after_a_disconnect_are_not_counted():
 
 def test_a_slot_is_not_settled_without_usage_nor_twice():
     context = RecordedContext()
-    context.admission.slot = ConcurrencySlot(
-        (LimitState("key t/k", tokens=Bucket(100, 50, 0.0)),), 30
-    )
+    used = limited(context)
     ledger_records.close_record(context, None)
-    assert context.admission.slot.states[0].tokens.left == 50
+    assert used() == 30
 
     context.admission.slot.settled = True
     context.start_attempt(100.0)
     context.feed(CHUNKS[1], END, {**CHUNK, "choices": [], "usage": USAGE})
     ledger_records.close_record(context, None)
-    assert context.admission.slot.states[0].tokens.left == 50
+    assert used() == 30
 
 
 @for_each("quoted", ["'a word'", '"a word\'s"', "'a \\'word'"])

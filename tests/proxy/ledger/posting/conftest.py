@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.counters.sqlite_store import SqliteStore
 from proxy.ledger.posting import budget_sync
 from tests.fakes.clock import Clock
 from tests.proxy.ledger.factories import NOON
@@ -27,10 +27,10 @@ def at_noon(clock: Clock, monkeypatch) -> None:
 
 
 @pytest.fixture
-def store(store_file: Path, clock: Clock, monkeypatch) -> Iterator[SqliteBudgets]:
-    created = SqliteBudgets(store_file, clock)
+def store(store_file: Path, clock: Clock, monkeypatch) -> Iterator[SqliteStore]:
+    created = SqliteStore(store_file, clock)
     # The store of the settings has no clock that a test sets.
-    monkeypatch.setattr(budget_sync, "budget_store", lambda: created)
+    monkeypatch.setattr(budget_sync, "shared_store", lambda: created)
     budget_sync.DIRTY.clear()
     yield created
     created.close()

@@ -4,7 +4,7 @@ from django.contrib.auth import get_user_model
 from django.db import transaction
 
 from proxy.counters.budget_periods import window
-from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.counters.sqlite_store import SqliteStore
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.models import ApiKey, Budget, Exchange, Team
@@ -15,7 +15,7 @@ from tests.proxy.ledger.factories import NOON, closing, exchange_id, opening
 PRICE = {"input": "1", "output": "10"}
 
 
-def test_a_row_counts_for_its_team_key_and_user(team: Team, store: SqliteBudgets):
+def test_a_row_counts_for_its_team_key_and_user(team: Team, store: SqliteStore):
     """A rotated secret counts for the same key budget."""
     new, _ = ApiKey.issue(team, "new")
     old, _ = ApiKey.issue(team, "old", successor=new)

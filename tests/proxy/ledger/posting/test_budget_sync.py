@@ -12,8 +12,8 @@ from django.db import transaction
 
 from proxy.counters import backends
 from proxy.counters.budget_periods import window
-from proxy.counters.budget_store import BATCH, LEASE_S, BudgetLimit, Standing, StoreUnavailable
-from proxy.counters.sqlite_budgets import SqliteBudgets
+from proxy.counters.sqlite_store import SqliteStore
+from proxy.counters.store import BATCH, LEASE_S, Standing, StoreUnavailable, Take
 from proxy.ledger.posting import budget_sync, ledger_writer
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
 from proxy.models import ApiKey, Budget, BudgetNotice, Exchange, Price, Team
@@ -32,7 +32,7 @@ LIMIT = 20 * OPERATIONS * 100_000  # so that the last requests are rejected
 class SimulatedGateway:
     """A simulated gateway process that may die between two steps."""
 
-    def __init__(self, store: SqliteBudgets, clock: Clock, budgets: list[Budget]) -> None:
+    def __init__(self, store: SqliteStore, clock: Clock, budgets: list[Budget]) -> None:
         self.store = store
         self.clock = clock
         self.budgets = budgets
@@ -52,14 +52,14 @@ class SimulatedGateway:
     def reserve(self, chance: random.Random) -> str | None:
         self.number += 1
         name = exchange_id(self.number)
-        limits = [BudgetLimit(counter, LIMIT) for counter in self.counters]
         for _ in range(2):
             amount = chance.randrange(1, 400_000)
-            result = self.store.reserve(name, f"life-{self.life}", amount, limits)
+            takes = [Take(counter, amount, LIMIT) for counter in self.counters]
+            result = self.store.take(name, f"life-{self.life}", takes)
             if result.granted:
                 self.admitted.add(name)
                 return name
-            if result.full:
+            if result.standings:
                 return None
             budget_sync.publish_all(NOON)
         raise AssertionError("not granted after publishing the sums")
@@ -120,7 +120,7 @@ def ledger_sum() -> int:
 class RandomOperations(SimulatedGateway):
     """A simulated gateway that executes random operations."""
 
-    def __init__(self, store: SqliteBudgets, clock: Clock, budgets: list[Budget]) -> None:
+    def __init__(self, store: SqliteStore, clock: Clock, budgets: list[Budget]) -> None:
         super().__init__(store, clock, budgets)
         self.chance = random.Random(27639)  # noqa: S311 - test data
         self.counts = Counter[str]()
@@ -157,7 +157,7 @@ class RandomOperations(SimulatedGateway):
 
     def time_goes_by(self) -> None:
         self.clock.at += LEASE_S / 3
-        self.store.renew(f"life-{self.life}", self.counters)
+        self.store.renew(f"life-{self.life}", dict.fromkeys(self.counters))
         self.maintain()
 
     def maintain(self) -> None:
@@ -177,7 +177,7 @@ class RandomOperations(SimulatedGateway):
 
 @pytest.mark.repeated
 def test_after_thousands_of_operations_with_kills_the_counters_equal_the_ledger(
-    budgets: list[Budget], store: SqliteBudgets, clock: Clock
+    budgets: list[Budget], store: SqliteStore, clock: Clock
 ):
     simulation = RandomOperations(store, clock, budgets)
     for _ in range(OPERATIONS):
@@ -194,7 +194,7 @@ def test_after_thousands_of_operations_with_kills_the_counters_equal_the_ledger(
 
 
 def test_counters_are_repaired_after_a_rolled_back_batch(
-    budgets: list[Budget], store: SqliteBudgets, clock: Clock
+    budgets: list[Budget], store: SqliteStore, clock: Clock
 ):
     chance = random.Random(1)  # noqa: S311 - test data
     gateway = SimulatedGateway(store, clock, budgets)
@@ -214,7 +214,7 @@ def test_counters_are_repaired_after_a_rolled_back_batch(
 
 
 def test_an_amended_cost_changes_the_counters_at_once(
-    budgets: list[Budget], store: SqliteBudgets, clock: Clock, at_noon: None
+    budgets: list[Budget], store: SqliteStore, clock: Clock, at_noon: None
 ):
     gateway = SimulatedGateway(store, clock, budgets)
     name = gateway.reserve(random.Random(1))  # noqa: S311 - test data
@@ -229,7 +229,7 @@ def test_an_amended_cost_changes_the_counters_at_once(
         assert store.standing(counter) == Standing(123_456, 0, 0)
 
 
-def test_counters_of_ended_periods_are_deleted(budgets: list[Budget], store: SqliteBudgets):
+def test_counters_of_ended_periods_are_deleted(budgets: list[Budget], store: SqliteStore):
     day = budgets[1]
     store.publish(budget_sync.counter_name(day.pk, window(day.period, day.zone, NOON)), 5)
 
@@ -246,7 +246,7 @@ def test_counters_of_ended_periods_are_deleted(budgets: list[Budget], store: Sql
 
 
 def test_the_counters_of_the_next_period_are_known_a_day_before(
-    budgets: list[Budget], store: SqliteBudgets
+    budgets: list[Budget], store: SqliteStore
 ):
     """A hard budget can be checked if the database is unavailable at midnight."""
     month, day = budgets
@@ -262,7 +262,7 @@ def test_the_counters_of_the_next_period_are_known_a_day_before(
     assert store.standing(budget_sync.counter_name(month.pk, following)) == Standing(0, 0, 0)
 
 
-def test_without_budgets_the_store_is_not_used(team: Team, store: SqliteBudgets, store_file: Path):
+def test_without_budgets_the_store_is_not_used(team: Team, store: SqliteStore, store_file: Path):
     Price.objects.create(model="gpt-5.2", since="2026-01-01", input=1, output=1)
 
     ledger_writer.write_to_database(
@@ -274,11 +274,11 @@ def test_without_budgets_the_store_is_not_used(team: Team, store: SqliteBudgets,
 
 
 def test_the_store_of_this_process_is_a_file_in_the_data_directory():
-    assert isinstance(backends.budget_store(), SqliteBudgets)
+    assert isinstance(backends.shared_store(), SqliteStore)
 
 
 def test_a_new_price_reaches_no_counter_that_is_over_or_is_not_of_this_row(
-    budgets: list[Budget], store: SqliteBudgets, clock: Clock, at_noon: None
+    budgets: list[Budget], store: SqliteStore, clock: Clock, at_noon: None
 ):
     other = Budget.objects.create(
         team=Team.objects.create(name="other", ledger_id="other"), usd=1, period="day"
@@ -305,7 +305,7 @@ def test_a_new_price_reaches_no_counter_that_is_over_or_is_not_of_this_row(
 
 
 def test_counters_are_published_later_if_the_store_is_unavailable(
-    budgets: list[Budget], store: SqliteBudgets, store_file: Path, at_noon: None, caplog
+    budgets: list[Budget], store: SqliteStore, store_file: Path, at_noon: None, caplog
 ):
     budget_sync.publish_all(NOON)
     with unavailable(store_file):
@@ -328,7 +328,7 @@ def test_counters_are_published_later_if_the_store_is_unavailable(
 
 
 def test_a_row_without_reservation_and_cost_changes_no_counter(
-    budgets: list[Budget], store: SqliteBudgets
+    budgets: list[Budget], store: SqliteStore
 ):
     ledger_writer.write_to_database(
         [ExchangeRecords(opening(1, body=None), [], closing(1, answer=None, usage={}))]
@@ -342,7 +342,7 @@ def test_a_row_without_reservation_and_cost_changes_no_counter(
 
 
 def test_a_posted_request_that_was_not_settled_creates_the_notices_of_its_budget(
-    budgets: list[Budget], store: SqliteBudgets, clock: Clock
+    budgets: list[Budget], store: SqliteStore, clock: Clock
 ):
     Budget.objects.update(usd=Decimal("0.0005"))
     gateway = SimulatedGateway(store, clock, budgets)
@@ -367,7 +367,7 @@ def test_a_posted_request_that_was_not_settled_creates_the_notices_of_its_budget
 
 
 def test_publishing_posts_reservations_in_batches(
-    budgets: list[Budget], store: SqliteBudgets, store_file: Path
+    budgets: list[Budget], store: SqliteStore, store_file: Path
 ):
     """Reservations of posted requests remain if the store was unavailable when they were posted."""
     counter = budget_sync.counter_name(budgets[0].pk, window("month", "UTC", NOON))
@@ -375,7 +375,7 @@ def test_publishing_posts_reservations_in_batches(
     running = range(2, BATCH + 1)
     posted = (1, BATCH + 1, BATCH + 2)  # the first one and the last two are in different batches
     for number in (*running, *posted):
-        store.reserve(exchange_id(number), "me", 1_000, [BudgetLimit(counter, None)])
+        store.take(exchange_id(number), "me", [Take(counter, 1_000)])
     with unavailable(store_file):
         ledger_writer.write_to_database(
             [ExchangeRecords(opening(n, body=None), [], closing(n, answer=None)) for n in posted]

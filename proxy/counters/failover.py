@@ -1,6 +1,8 @@
-"""Failover of the budget store from Redis to a SQLite file of this machine.
+"""Failover of the shared store from Redis to a SQLite file of this machine.
 
 All changes are made in both stores, so that the file is current when Redis becomes unavailable.
+What this machine counted during an outage is a floor for the limits in Redis, which may have lost
+them; budgets are set to the ledger's sums again.
 """
 
 import contextlib
@@ -10,13 +12,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from .budget_store import (
+from .store import (
     AppliedCosts,
-    BudgetLimit,
-    BudgetStore,
-    ReservationResult,
+    Kind,
     Standing,
+    Store,
     StoreUnavailable,
+    Take,
+    Taken,
     UsedChange,
 )
 
@@ -28,14 +31,11 @@ PAUSE_S: Final = 5.0
 Answer = TypeVar("Answer")
 
 
-class FailoverBudgets:
-    """A ``BudgetStore`` that uses ``shared``, or ``local`` while ``shared`` is unavailable."""
+class FailoverStore(Store):
+    """A ``Store`` that uses ``shared``, or ``local`` while ``shared`` is unavailable."""
 
     def __init__(
-        self,
-        shared: BudgetStore,
-        local: BudgetStore,
-        clock: Callable[[], float] = time.monotonic,
+        self, shared: Store, local: Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.shared = shared
         self.local = local
@@ -47,22 +47,39 @@ class FailoverBudgets:
     def degraded(self) -> bool:
         return self._clock() < self._retry_at
 
-    def reserve(
-        self, request_id: str, holder: str, amount: int, limits: Sequence[BudgetLimit]
-    ) -> ReservationResult:
-        if self.degraded:
-            return self.local.reserve(request_id, holder, amount, limits)
+    def take(self, request_id: str, holder: str, takes: Sequence[Take]) -> Taken:
+        def take_shared(store: Store) -> Taken:
+            result = store.take(request_id, holder, self._with_floors(takes))
+            if result.granted:  # also counted locally, for an outage of the shared store
+                counted = [each._replace(limit=None) for each in takes]
+                with contextlib.suppress(StoreUnavailable):
+                    self.local.take(request_id, holder, counted)
+            return result
+
+        return self._first(take_shared, lambda store: store.take(request_id, holder, takes))
+
+    def _with_floors(self, takes: Sequence[Take]) -> Sequence[Take]:
+        if all(each.kind is Kind.BUDGET for each in takes):
+            return takes
         try:
-            result = self.shared.reserve(request_id, holder, amount, limits)
-        except StoreUnavailable as exc:
-            self._failed(exc)
-            return self.local.reserve(request_id, holder, amount, limits)
-        # The request is also counted locally, for an outage of the shared store.
-        if result.granted:
-            counted = [BudgetLimit(limit.counter, None) for limit in limits]
-            with contextlib.suppress(StoreUnavailable):
-                self.local.reserve(request_id, holder, amount, counted)
-        return result
+            known = self.local.peek(takes)
+        except StoreUnavailable:
+            return takes
+        return [
+            each if each.kind is Kind.BUDGET or value is None else each._replace(floor=value.total)
+            for each, value in zip(takes, known, strict=True)
+        ]
+
+    def add(self, holder: str, takes: Sequence[Take]) -> None:
+        self._both(lambda store: store.add(holder, takes))
+
+    def peek(self, takes: Sequence[Take]) -> list[Standing | None]:
+        return self._first(
+            lambda store: store.peek(self._with_floors(takes)), lambda store: store.peek(takes)
+        )
+
+    def renew(self, holder: str, held: Mapping[str, int | None]) -> None:
+        self._both(lambda store: store.renew(holder, held))
 
     def settle(
         self, request_id: str, counters: Collection[str], cost: int
@@ -92,37 +109,45 @@ class FailoverBudgets:
                 self._failed(exc)
         yield from self.local.reserved_ids(counter)
 
-    def standing(self, counter: str) -> Standing | None:
-        return self._first(lambda store: store.standing(counter))
-
     def standings(self, counters: Collection[str]) -> dict[str, Standing]:
         return self._first(lambda store: store.standings(counters))
-
-    def renew(self, holder: str, counters: Collection[str]) -> None:
-        self._both(lambda store: store.renew(holder, counters))
 
     def forget(self, counters: Collection[str]) -> None:
         self._both(lambda store: store.forget(counters))
 
-    def _first(self, call: Callable[[BudgetStore], Answer]) -> Answer:
+    def close(self) -> None:
+        for store in (self.shared, self.local):
+            store.close()
+
+    def _first(
+        self,
+        call: Callable[[Store], Answer],
+        call_local: Callable[[Store], Answer] | None = None,
+    ) -> Answer:
         if not self.degraded:
             try:
                 return call(self.shared)
             except StoreUnavailable as exc:
                 self._failed(exc)
-        return call(self.local)
+        return (call_local or call)(self.local)
 
-    def _both(self, change: Callable[[BudgetStore], Answer]) -> Answer:
+    def _both(self, change: Callable[[Store], Answer]) -> Answer:
         """Change both stores; return the result of the shared one if it is available."""
-        result = change(self.local)
+        local_error: StoreUnavailable | None = None
+        try:
+            result = change(self.local)
+        except StoreUnavailable as exc:
+            local_error = exc
         if not self.degraded:
             try:
                 return change(self.shared)
             except StoreUnavailable as exc:
                 self._failed(exc)
+        if local_error is not None:
+            raise local_error
         return result
 
-    def _shared_only(self, call: Callable[[BudgetStore], Answer]) -> Answer:
+    def _shared_only(self, call: Callable[[Store], Answer]) -> Answer:
         """Call the shared store. Raises StoreUnavailable: the caller must know that it failed."""
         if self.degraded:
             raise StoreUnavailable("Redis is unavailable")

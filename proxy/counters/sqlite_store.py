@@ -1,4 +1,4 @@
-"""Budget counters in a SQLite file that all processes of one machine share.
+"""The shared store in a SQLite file that all processes of one machine share.
 
 Each change is one short write transaction in WAL mode, so a process that is killed leaves no
 partial change.
@@ -12,16 +12,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .budget_store import (
+from .shared_file import SharedFile, again_on_a_new_file
+from .store import (
     BATCH,
+    EXPIRE_S,
     LEASE_S,
+    LIMITS,
     AppliedCosts,
-    BudgetLimit,
-    ReservationResult,
+    Change,
+    Kind,
     Standing,
+    Store,
+    Take,
+    Taken,
+    Texts,
     UsedChange,
 )
-from .shared_file import SharedFile, again_on_a_new_file
 
 BUSY_S: Final = 5.0
 SCHEMA: Final = """
@@ -41,6 +47,11 @@ CREATE TABLE IF NOT EXISTS requests (
     PRIMARY KEY (counter, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS open_requests ON requests (counter, holder) WHERE holder IS NOT NULL;
+CREATE TABLE IF NOT EXISTS debts (
+    counter TEXT PRIMARY KEY,
+    due INTEGER NOT NULL  -- Unix microseconds
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS states (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """
 READ: Final = "BEGIN"
 """Begins a transaction that does not wait for writers."""
@@ -49,6 +60,16 @@ SELECT spent, settled,
        (SELECT coalesce(sum(reserved), 0) FROM leases
         WHERE leases.counter = sums.counter AND expires > ?)
 FROM sums WHERE counter = ?
+"""
+ADD_SLOTS: Final = """
+INSERT INTO leases VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT DO UPDATE SET reserved = iif(expires > ?5, reserved, 0) + ?3, expires = ?4
+"""
+DELETE_SLOTS: Final = "DELETE FROM leases WHERE counter BETWEEN ? AND ? AND expires <= ?"
+HELD: Final = "SELECT coalesce(sum(reserved), 0) FROM leases WHERE counter = ? AND expires > ?"
+CHANGE_LEASE: Final = """
+UPDATE leases SET reserved = max(0, reserved + ?), expires = ?
+WHERE counter = ? AND holder = ? AND expires > ?
 """
 ADD_TO_LEASE: Final = """
 INSERT INTO leases VALUES (?, ?, ?, ?)
@@ -64,44 +85,77 @@ class _Removed(NamedTuple):
     holder: str | None
 
 
-class SqliteBudgets:
-    """A ``BudgetStore`` in one SQLite file."""
+class SqliteStore(Store):
+    """A ``Store`` and ``TextStore`` in one SQLite file."""
 
     def __init__(
-        self, path: Path, clock: Callable[[], float] = time.time, lease_s: float = LEASE_S
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        lease_s: float = LEASE_S,
+        busy_s: float = BUSY_S,
     ) -> None:
-        self._file = SharedFile(path, SCHEMA, busy_s=BUSY_S)
+        """``clock``: returns Unix seconds. ``busy_s``: how long a call waits for others."""
+        self._file = SharedFile(path, SCHEMA, busy_s=busy_s)
         self._clock = clock
         self._lease_s = lease_s
         self._lock = threading.Lock()
 
     @again_on_a_new_file
-    def reserve(
-        self, request_id: str, holder: str, amount: int, limits: Sequence[BudgetLimit]
-    ) -> ReservationResult:
-        now = self._clock()
+    def take(self, request_id: str, holder: str, takes: Sequence[Take]) -> Taken:
         with self._change() as connection:
-            standings = {c.counter: _standing(connection, c.counter, now) for c in limits}
-            unknown = tuple(name for name, standing in standings.items() if standing is None)
-            if unknown:
-                return ReservationResult(unknown=unknown)
-            full = tuple(
-                (limit.counter, standing)
-                for limit in limits
-                if (standing := standings[limit.counter]) is not None
-                and limit.limit is not None
-                and standing.used + standing.reserved + amount > limit.limit
+            now = self._clock()
+            found = [_value(connection, each, now) for each in takes]
+            unknown = tuple(
+                each.counter for each, value in zip(takes, found, strict=True) if value is None
             )
-            if full and amount:  # a request that costs nothing may run with a full budget
-                return ReservationResult(full=full)
-            for counter in standings:
-                _remove(connection, counter, request_id)
-                connection.execute(
-                    "INSERT INTO requests VALUES (?, ?, ?, ?)",
-                    (counter, request_id, amount, holder),
-                )
-                connection.execute(ADD_TO_LEASE, (counter, holder, amount, now + self._lease_s))
-            return ReservationResult()
+            if unknown:
+                return Taken(granted=False, unknown=unknown)
+            standings = tuple(value for value in found if value is not None)
+            if not all(each.fits(value) for each, value in zip(takes, standings, strict=True)):
+                return Taken(granted=False, standings=standings)
+            debts, slots = [], []
+            until = now + self._lease_s
+            for each, value in zip(takes, standings, strict=True):
+                lease = (each.counter, holder, each.amount, until)
+                if each.kind is Kind.RATE:
+                    due = int(now * 1_000_000) + value.spent + each.amount
+                    debts.append((each.counter, due))
+                elif each.kind is Kind.SLOTS:
+                    slots.append((*lease, now))
+                else:
+                    _remove(connection, each.counter, request_id)
+                    connection.execute(
+                        "INSERT INTO requests VALUES (?, ?, ?, ?)",
+                        (each.counter, request_id, each.amount, holder),
+                    )
+                    connection.execute(ADD_TO_LEASE, lease)
+            if debts:
+                connection.executemany("INSERT OR REPLACE INTO debts VALUES (?, ?)", debts)
+            if slots:
+                connection.executemany(ADD_SLOTS, slots)
+            return Taken(granted=True, standings=standings)
+
+    @again_on_a_new_file
+    def add(self, holder: str, takes: Sequence[Take]) -> None:
+        with self._change() as connection:
+            now = self._clock()
+            for each in takes:
+                if each.kind is Kind.RATE:
+                    connection.execute(
+                        "UPDATE debts SET due = due + ? WHERE counter = ?",
+                        (each.amount, each.counter),
+                    )
+                else:
+                    connection.execute(
+                        CHANGE_LEASE, (each.amount, now + self._lease_s, each.counter, holder, now)
+                    )
+
+    @again_on_a_new_file
+    def peek(self, takes: Sequence[Take]) -> list[Standing | None]:
+        with self._change(READ) as connection:
+            now = self._clock()
+            return [_value(connection, each, now) for each in takes]
 
     @again_on_a_new_file
     def settle(
@@ -176,24 +230,34 @@ class SqliteBudgets:
             yield [request_id for (request_id,) in found]
             last = found[-1][0]
 
-    def standing(self, counter: str) -> Standing | None:
-        return self.standings([counter]).get(counter)
-
-    @again_on_a_new_file
     def standings(self, counters: Collection[str]) -> dict[str, Standing]:
-        now = self._clock()
-        with self._change(READ) as connection:
-            found = {counter: _standing(connection, counter, now) for counter in counters}
-        return {counter: standing for counter, standing in found.items() if standing is not None}
+        found = self.peek([Take(counter, 0) for counter in counters])
+        pairs = zip(counters, found, strict=True)
+        return {counter: standing for counter, standing in pairs if standing is not None}
 
     @again_on_a_new_file
-    def renew(self, holder: str, counters: Collection[str]) -> None:
-        until = self._clock() + self._lease_s
+    def renew(self, holder: str, held: Mapping[str, int | None]) -> None:
+        now = self._clock()
+        until = now + self._lease_s
         with self._change() as connection:
-            connection.executemany(
-                "UPDATE leases SET expires = ? WHERE counter = ? AND holder = ?",
-                [(until, counter, holder) for counter in counters],
-            )
+            connection.execute(DELETE_SLOTS, (LIMITS, f"{LIMITS}~", now))
+            paid_off = int((now - EXPIRE_S) * 1_000_000)
+            connection.execute("DELETE FROM debts WHERE due < ?", (paid_off,))
+            for counter, amount in held.items():
+                if amount is None:
+                    connection.execute(
+                        "UPDATE leases SET expires = ? WHERE counter = ? AND holder = ?",
+                        (until, counter, holder),
+                    )
+                elif amount:
+                    connection.execute(
+                        "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)",
+                        (counter, holder, amount, until),
+                    )
+                else:
+                    connection.execute(
+                        "DELETE FROM leases WHERE counter = ? AND holder = ?", (counter, holder)
+                    )
 
     @again_on_a_new_file
     def forget(self, counters: Collection[str]) -> None:
@@ -202,6 +266,20 @@ class SqliteBudgets:
             connection.executemany("DELETE FROM sums WHERE counter = ?", rows)
             connection.executemany("DELETE FROM leases WHERE counter = ?", rows)
             connection.executemany("DELETE FROM requests WHERE counter = ?", rows)
+
+    @again_on_a_new_file
+    def update(self, names: Sequence[str], change: Change) -> Sequence[str]:
+        with self._change() as connection:
+            new = change(_texts(connection, names))
+            connection.executemany(
+                "INSERT OR REPLACE INTO states VALUES (?, ?)", zip(names, new, strict=True)
+            )
+            return new
+
+    @again_on_a_new_file
+    def read(self, names: Sequence[str]) -> Texts:
+        with self._change(READ) as connection:
+            return _texts(connection, names)
 
     def close(self) -> None:
         with self._lock:
@@ -212,6 +290,23 @@ class SqliteBudgets:
         """Run the block in a transaction; all threads share one connection, under a lock."""
         with self._lock, self._file.transaction(begin) as connection:
             yield connection
+
+
+def _texts(connection: sqlite3.Connection, names: Sequence[str]) -> Texts:
+    query = "SELECT text FROM states WHERE name = ?"
+    rows = [connection.execute(query, (name,)).fetchone() for name in names]
+    return [None if row is None else str(row[0]) for row in rows]
+
+
+def _value(connection: sqlite3.Connection, take: Take, now: float) -> Standing | None:
+    if take.kind is Kind.BUDGET:
+        return _standing(connection, take.counter, now)
+    if take.kind is Kind.SLOTS:
+        (held,) = connection.execute(HELD, (take.counter, now)).fetchone()
+        return Standing(reserved=max(held, take.floor))
+    row = connection.execute("SELECT due FROM debts WHERE counter = ?", (take.counter,)).fetchone()
+    debt = 0 if row is None else row[0] - int(now * 1_000_000)
+    return Standing(spent=max(debt, take.floor))
 
 
 def _standing(connection: sqlite3.Connection, counter: str, now: float) -> Standing | None:
