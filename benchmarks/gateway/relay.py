@@ -37,7 +37,7 @@ from proxy.gateway.upstream.client import UpstreamResponse  # noqa: E402
 from proxy.gateway.upstream.connection import UpstreamConnection  # noqa: E402
 from proxy.gateway.upstream.connection_pool import ConnectionPool  # noqa: E402
 from proxy.gateway.upstream.response_writers import StreamingResponseWriter  # noqa: E402
-from proxy.server.http_cycle import Cycle  # noqa: E402
+from proxy.server.http_protocol import Cycle  # noqa: E402
 from tests.proxy.gateway.request_context_factory import HEADERS, RecordedContext  # noqa: E402
 from translator.capabilities import PROFILES  # noqa: E402
 from translator.dialect import ResponseContext  # noqa: E402
