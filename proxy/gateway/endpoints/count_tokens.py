@@ -9,21 +9,26 @@ header ``x-bridge-estimate-factor`` has the correction factor learned for the mo
 """
 
 import asyncio
+import logging
+import math
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
+from django.db import DatabaseError, connection
+from django.utils.timezone import now
 from yarl import URL
 
 from proxy.gateway.admission.auth import authenticate
-from proxy.gateway.admission.route_selection import choose_route
 from proxy.gateway.admission.shared_rate_limits import admit
-from proxy.gateway.exchange.attempt_record import AttemptRecord
-from proxy.gateway.exchange.token_estimates import calibrated_estimate
 from proxy.gateway.http.body_memory import run_by_size
-from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.http.errors import Header, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.request_headers import matching_headers
+from proxy.gateway.request.attempts import AttemptRecord
+from proxy.gateway.request.client_response import JSON
 from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.gateway.upstream.client import post
 from proxy.gateway.upstream.cloud_requests import as_cloud_request
@@ -34,6 +39,8 @@ from proxy.gateway.upstream.passthrough import (
     patch_body,
     returned_headers,
 )
+from proxy.ledger.errors import LedgerUnavailable
+from proxy.ledger.maintenance.token_calibration import factor_of
 from translator.anthropic.request_validation import parse_count_tokens_request
 from translator.anthropic.token_estimate import estimate_tokens
 from translator.anthropic_upstream import DIALECT as ANTHROPIC
@@ -42,8 +49,8 @@ from translator.errors import BadUpstream, TranslatorError
 from translator.upstream_errors.mapping import NO_ROUTE
 from translator.upstream_errors.refusal import Refusal
 
-from .http_consumer import JSON, StreamingHttpConsumer
-from .messages import native_targets, parse_body, reject_without_native_target, request_facts
+from .http_consumer import StreamingHttpConsumer
+from .messages import choose_route_of, parse_body
 
 COUNT_TIMEOUT_S: Final = 10
 RESPONSES_COUNT_FIELDS: Final = frozenset(
@@ -69,14 +76,11 @@ class CountTokensConsumer(StreamingHttpConsumer):
     cross_origin = True
 
     async def handle(self) -> None:
-        caller = authenticate(self.headers)
+        caller = authenticate(self.head)
         body = await self.read_body()
         parsed = await parse_body(self, caller, body, parse_count_tokens_request)
-        reject_without_native_target(self.headers, caller, body, parsed)
+        target = choose_route_of(self.head, caller, body, parsed).targets[0]
         request, fault, estimate = parsed
-        facts = request_facts(self.headers, estimate)
-        route = choose_route(caller, request["model"], facts=facts)
-        target = (route.targets if fault is None else native_targets(route))[0]
         async with admit(caller, 0, model=request["model"]) as slot:
             self.extra_headers += slot.headers
             response = await self._upstream_count(target, request, body, caller.key_id)
@@ -110,9 +114,9 @@ class CountTokensConsumer(StreamingHttpConsumer):
             else:
                 body = _native_body(target, request, permitted, raw)
             if is_native:
-                headers = server.policies.permitted_headers(forwarded_headers(self.headers), [])
+                headers = server.policies.permitted_headers(forwarded_headers(self.head), [])
                 if server.cloud is None or not server.cloud.version:
-                    url = endpoint(url, self.headers)
+                    url = endpoint(url, self.head)
                 body, headers = _cloud_body(server, body, headers)
             async with asyncio.timeout(COUNT_TIMEOUT_S):
                 answer = await self._request_count(target, model, url, body, headers, key_id=key_id)
@@ -139,7 +143,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
         Return the body of a 200 response, else None; remember a 404 or 405.
         """
         server = target.server
-        headers = matching_headers(self.headers.headers, server.forwarded_headers) | headers
+        headers = matching_headers(self.head.headers, server.forwarded_headers) | headers
         attempt = AttemptRecord(server.name, target.model, self.deadlines.now())
         call = await post(server, url, body, headers, attempt, key_id=key_id)
         try:
@@ -237,3 +241,68 @@ def _responses_body(target: Target, request: dict[str, Any]) -> bytes:
         {"max_tokens": 1024, **fields}, target.for_translator(request["model"])
     )
     return msgspec.json.encode({k: v for k, v in built.body.items() if k in RESPONSES_COUNT_FIELDS})
+
+
+log = logging.getLogger("proxy.gateway")
+
+REFRESH_EVERY_S: Final = 600
+RETRY_AFTER_S: Final = 10
+"""A model without a factor is looked up again sooner: its first response gives one."""
+LEARNING_RANGE: Final = timedelta(days=7)
+# The number is limited, because with a target model "*" clients choose the names.
+MAX_MODELS: Final = 1_024
+ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
+
+
+def compute_factor(upstream: str, model: str) -> float | None:
+    """Compute a model's factor from the ledger, in a thread of its own."""
+    try:
+        return factor_of(upstream, model, now() - LEARNING_RANGE)
+    finally:
+        connection.close()  # close the database connection of this thread
+
+
+class CorrectionFactors:
+    """The correction factors of the models that clients used last."""
+
+    def __init__(self, compute: Callable[[str, str], float | None] = compute_factor) -> None:
+        self._compute = compute
+        self._factors: dict[tuple[str, str], float | None] = {}
+        self._computed_at: dict[tuple[str, str], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._factors)
+
+    async def factor(self, upstream: str, model: str) -> float | None:
+        """Return the cached correction factor of a model, and refresh it when it is due.
+
+        Requests that arrive during the refresh get the previous factor.
+        """
+        key, at = (upstream, model), time.monotonic()
+        due_after = RETRY_AFTER_S if self._factors.get(key) is None else REFRESH_EVERY_S
+        if key not in self._computed_at or at - self._computed_at[key] >= due_after:
+            self._computed_at[key] = at
+            if len(self._computed_at) > MAX_MODELS:
+                # this drops the oldest factor, which is computed again when it is needed
+                oldest = next(iter(self._computed_at))
+                del self._computed_at[oldest]
+                self._factors.pop(oldest, None)
+            try:
+                self._factors[key] = await asyncio.to_thread(self._compute, upstream, model)
+            except (DatabaseError, LedgerUnavailable) as error:
+                log.warning("estimates for %s %s stay as they are: %s", upstream, model, error)
+        return self._factors.get(key)
+
+
+correction_factors: Final = CorrectionFactors()
+
+
+async def calibrated_estimate(
+    upstream: str, model: str, estimate: int
+) -> tuple[int, tuple[Header, ...]]:
+    """Return the estimate times the model's correction factor, and headers that describe it."""
+    factor = await correction_factors.factor(upstream, model)
+    if factor is None:
+        return estimate, (ESTIMATED,)
+    factor_header = (b"x-bridge-estimate-factor", b"%.2f" % factor)
+    return math.ceil(estimate * factor), (ESTIMATED, factor_header)

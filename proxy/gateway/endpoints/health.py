@@ -12,8 +12,8 @@ from proxy.conf import conf
 from proxy.counters.backends import is_redis_unavailable
 from proxy.counters.shared_file import FAULTS, replaced_files
 from proxy.gateway.admission.budgets import team_budgets
-from proxy.gateway.exchange import missing_prices
 from proxy.gateway.http.errors import unknown_path
+from proxy.gateway.request.ledger_records import unpriced_models
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.journal.journal_metrics import RecordCollector
 from proxy.ledger.recorder import recorder
@@ -88,7 +88,7 @@ class Readiness(StreamingHttpConsumer):
             "running": len(RUNNING) - 1,  # this request is not counted
             "backlog": record["backlog"],
             "oldest_s": round(record["oldest_s"], 1),
-            "unpriced_models": missing_prices.names(),
+            "unpriced_models": sorted(map(" ".join, unpriced_models)),
         }
         await self.send_response(200 if servable else 503, msgspec.json.encode(body))
 
@@ -118,7 +118,7 @@ class UnknownPath(StreamingHttpConsumer):
     methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
     async def handle(self) -> None:
-        raise unknown_path(self.headers.path)
+        raise unknown_path(self.head.path)
 
 
 class MetricsCache:

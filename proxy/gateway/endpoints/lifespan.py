@@ -19,8 +19,8 @@ from proxy.gateway.admission import dry_run
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.load_shedding import load_shedder
 from proxy.gateway.admission.revocation_watcher import watch_for_revocations
-from proxy.gateway.exchange.tracing import tracing
 from proxy.gateway.http import malloc_tuning
+from proxy.gateway.request.tracing import tracing
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream.client import close_transport
 from proxy.gateway.upstream.model_memory import memory

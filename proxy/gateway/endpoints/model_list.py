@@ -42,20 +42,20 @@ class ModelsConsumer(StreamingHttpConsumer):
     cross_origin = True
 
     async def handle(self) -> None:
-        caller = authenticate(self.headers)
-        model = self.headers.path.removeprefix("/v1/models").strip("/")
+        caller = authenticate(self.head)
+        model = self.head.path.removeprefix("/v1/models").strip("/")
         listed = _listed_routes(caller, await listed_names(_glob_servers(caller)))
         body = self._one(caller, model, listed) if model else self._page(listed)
         await self.send_response(200, msgspec.json.encode(body))
 
     @property
     def _anthropic(self) -> bool:
-        headers = self.headers.headers
+        headers = self.head.headers
         return (
             b"x-api-key" in headers
             or any(name.startswith(b"anthropic-") for name in headers)
             # Claude Code may send only a bearer token
-            or self.headers.client.name.startswith("claude")
+            or self.head.client.name.startswith("claude")
         )
 
     def _one(self, caller: Caller, model: str, listed: list[RouteEntry]) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class ModelsConsumer(StreamingHttpConsumer):
     def _page(self, listed: list[RouteEntry]) -> dict[str, Any]:
         if not self._anthropic:
             return {"object": "list", "data": [_openai_model(each.model) for each in listed]}
-        page, more = _paged(listed, parse_qs(self.headers.query))
+        page, more = _paged(listed, parse_qs(self.head.query))
         models = [_anthropic_model(each.model, each) for each in page]
         return {
             "data": models,

@@ -27,22 +27,22 @@ requests."""
 
 def request_finished(consumer: "StreamingHttpConsumer") -> None:
     """Report a request whose response is sent and whose ledger row is recorded."""
-    context = consumer.context
-    closing = context.ending.record if context is not None else None
+    request = consumer.request
+    closing = request.closing if request is not None else None
     status = closing.status if closing else consumer.status or CLIENT_GONE
     ended = FinishedRequest(
         endpoint=ENDPOINTS.get(consumer.scope["path"], "other"),
         status=status,
         outcome=closing.outcome if closing else _outcome_of(status),
         seconds=consumer.deadlines.now() - consumer.started,
-        route=context.admission.route_name if context else "",
-        team=context.caller.team.name if context else "",
+        route=request.route_name if request else "",
+        team=request.caller.team.name if request else "",
         closing=closing,
         refusal=consumer.refusal,
     )
     count_request(ended)
-    if context is not None and context.trace is not None:
-        context.trace.end(closing, status, ended.team, ended.route)
+    if request is not None and request.trace is not None:
+        request.trace.end(closing, status, ended.team, ended.route)
     if ACCESS_LOG and access.isEnabledFor(logging.INFO):
         _log(consumer, ended)
 
@@ -55,7 +55,7 @@ def _outcome_of(status: int) -> str:
 
 
 def _log(consumer: "StreamingHttpConsumer", ended: FinishedRequest) -> None:
-    head, context = consumer.headers, consumer.context
+    head, request = consumer.head, consumer.request
     fields: dict[str, Any] = {
         "request_id": head.request_id,
         "method": consumer.scope["method"],
@@ -67,15 +67,15 @@ def _log(consumer: "StreamingHttpConsumer", ended: FinishedRequest) -> None:
         "ip": head.ip,
         "client": "/".join(head.client).strip("/"),
     }
-    if context is not None:
+    if request is not None:
         fields |= {
-            "team": context.caller.team.name,
-            "key": context.caller.key_name,
-            "user": context.caller.user,
+            "team": request.caller.team.name,
+            "key": request.caller.key_name,
+            "user": request.caller.user,
             "route": ended.route,
-            "model": context.request.model[:200],
-            "session_id": context.request.session_id,
-            "trace_id": context.trace.id if context.trace else None,
+            "model": request.model[:200],
+            "session_id": request.session_id,
+            "trace_id": request.trace.id if request.trace else None,
         }
     if ended.closing is not None:
         fields |= _response_fields(ended.closing)

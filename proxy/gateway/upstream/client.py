@@ -5,6 +5,7 @@ connections.
 """
 
 import asyncio
+import dataclasses
 import re
 import ssl
 import zlib
@@ -16,15 +17,17 @@ from yarl import URL
 
 from proxy.gateway.credentials.credential import NONE, Credential, CredentialError
 from proxy.gateway.credentials.expired_responses import REJECTED, is_expired
-from proxy.gateway.credentials.live_credential import LiveCredential
-from proxy.gateway.exchange.attempt_record import AttemptRecord
+from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
 from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.request_headers import printable
 from proxy.gateway.http.secret_redaction import Redactor, redact_headers
+from proxy.gateway.request.attempts import AttemptRecord
 from proxy.gateway.snapshot.request_head import request_head
-from proxy.gateway.snapshot.targets import UpstreamServer
+from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.models.setup.upstream_connection import tls_context
 from translator.dialect import UpstreamError
+from translator.errors import BadUpstream
 
 from .connection import (
     ConnectError,
@@ -69,6 +72,11 @@ NO_CREDENTIAL: Final = _fault(
     502, "api_error", "the gateway has no valid credential for the upstream", retry=True
 )
 GARBAGE: Final = _fault(502, "api_error", "the upstream does not answer in HTTP", retry=None)
+DENIED: Final = _fault(
+    500, "api_error", "the upstream denies the gateway's role access", retry=False
+)
+UNDELIVERED: Final = "undelivered"
+"""The ``detail`` of a failure before the upstream received the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +286,11 @@ async def post(
     Raises UpstreamFailed. This function has no timeout for the response; the caller sets a
     deadline.
     """
-    credential = await _valid_credential(server)
+    live = server.credential
+    try:
+        credential = live.current or await live.get()
+    except CredentialError:
+        raise UpstreamFailed(NO_CREDENTIAL, detail="no_credential") from None
     head = server.head
     if headers or url is not server.url or credential is not server.fixed:
         own = credential.headers_for(url, body)
@@ -321,18 +333,6 @@ async def post(
         raise
 
 
-UNDELIVERED: Final = "undelivered"
-
-
-async def _valid_credential(server: UpstreamServer) -> Credential:
-    """Return the upstream's credential. Raises UpstreamFailed if there is no valid one."""
-    live = server.credential
-    try:
-        return live.current or await live.get()
-    except CredentialError:
-        raise UpstreamFailed(NO_CREDENTIAL, detail="no_credential") from None
-
-
 def retry_after(headers: Mapping[str, str]) -> int | None:
     """Return ``retry-after`` in whole seconds, within RETRY_AFTER_S; None if absent or invalid."""
     text = headers.get("retry-after-ms", "").strip()
@@ -344,6 +344,27 @@ def retry_after(headers: Mapping[str, str]) -> int | None:
         return None
     shortest, longest = RETRY_AFTER_S
     return max(shortest, min(longest, int(seconds + 0.999)))
+
+
+def bad_gateway_error(message: str) -> UpstreamError:
+    return UpstreamError(status=502, error_type="api_error", message=message)
+
+
+def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> UpstreamError:
+    """Map the upstream's error response to Anthropic's error (docs/mapping.md)."""
+    try:
+        body = decode_json(raw)
+    except BadUpstream:
+        body = raw.decode("utf-8", "replace")
+    if call.status == 403 and target.server.credential.kind != STATIC:
+        return DENIED  # the text names the gateway's own account and role, not the client's
+    if call.status < 400:  # 204, 206 and redirects, which are not followed
+        return bad_gateway_error(f"upstream answered with status {call.status}")
+    error = target.server.dialect.map_error(call.status, body)
+    seconds = retry_after(call.headers)
+    if seconds is not None:  # the ``retry-after`` header has priority over the body
+        error = dataclasses.replace(error, retry_after_s=seconds)
+    return error
 
 
 async def replace_expired(credential: LiveCredential, call: UpstreamResponse) -> bool:

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.request.attempts import AttemptRecord
 from proxy.gateway.snapshot.server_builder import build_server
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.transcripts.stream_replay import replay
@@ -26,9 +26,8 @@ from translator.errors import BadUpstream, TranslatorError
 from translator.secret_redaction import mask_secrets
 from translator.stream.sse import format_sse
 
-from .client import UpstreamResponse, close_transport, post
+from .client import UpstreamResponse, close_transport, post, upstream_error
 from .cloud_requests import as_cloud_request
-from .error_responses import upstream_error
 from .request_repairs import MAX_REPAIRS
 
 SHOWN_CHARS: Final = 8_000

@@ -31,7 +31,7 @@ class RequestRepairs:
     def __init__(self, server: UpstreamServer) -> None:
         self._server = server
         self._repairs: list[Repair] = []
-        # for each entry of the history sent to the upstream: its place in the client's request
+        # for each request of the history sent to the upstream: its place in the client's request
         self.origins: tuple[Origin, ...] = ()
 
     @property

@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from proxy.conf import conf
-from proxy.gateway.exchange.metadata_event import metadata_event
-from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.sse_encoder import PING, STREAM_HEADERS, encode_event, encode_events
+from proxy.gateway.request.request import Request
+from translator.anthropic.usage import NAMES
 from translator.errors import BadUpstream
 
 ENDINGS: Final = frozenset({"message_stop", "error"})
@@ -51,11 +51,11 @@ class StreamingResponseWriter:
     Sends pings while no events come.
     """
 
-    def __init__(self, entry: RequestContext, *, metadata: bool) -> None:
+    def __init__(self, request: Request) -> None:
         self.committed = False
-        self._entry = entry
-        self._response = entry.response
-        self._metadata = metadata
+        self._request = request
+        self._response = request.response
+        self._metadata = request.options.metadata
         self._buffered = b""
         self._wrote_at = self._response.deadlines.now()
         self._writing = False
@@ -65,7 +65,7 @@ class StreamingResponseWriter:
     async def write_events(
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
     ) -> None:
-        self._entry.attempts.fold.feed(*events)
+        self._request.attempts.fold.feed(*events)
         if raw is None:
             raw = self._frames(events) if last else encode_events(events)
         if not self.committed and not last and not any(e["type"] in CONTENT for e in events):
@@ -78,8 +78,8 @@ class StreamingResponseWriter:
             await self._ping_task
         if self._buffered:
             raw, self._buffered = self._buffered + raw, b""
-        if self._entry.attempts.first_content is None:
-            self._entry.first_content_sent()
+        if self._request.attempts.first_content is None:
+            self._request.first_content_sent()
         if not self.committed:
             await self._commit()
         await self._response.send_body(raw, more=not last)
@@ -91,9 +91,9 @@ class StreamingResponseWriter:
             return b""
         if any(event["type"] == "message_stop" for event in events):
             # The whole response came in one read: its first content is sent now, too.
-            self._entry.first_content_sent()
+            self._request.first_content_sent()
         return b"".join(
-            encode_event(metadata_event(self._entry, event))
+            encode_event(metadata_event(self._request, event))
             for event in events
             if event["type"] in ENDINGS
         )
@@ -102,7 +102,7 @@ class StreamingResponseWriter:
         """Encode the last events. Add the request id to errors and insert the metadata event."""
         for event in events:
             if event["type"] == "error":
-                event["request_id"] = self._entry.headers.request_id
+                event["request_id"] = self._request.head.request_id
         if not self._metadata:
             return encode_events(events)
         return b"".join([self.metadata_before([event]) + encode_event(event) for event in events])
@@ -115,7 +115,7 @@ class StreamingResponseWriter:
         if self._writing or self._ping_task is not None or self._response.complete:
             return
         if not self.committed:
-            if now - self._entry.response.started < conf.first_event_wait_s:
+            if now - self._request.response.started < conf.first_event_wait_s:
                 return
         elif now - self._wrote_at < conf.ping_interval_s:
             return
@@ -157,23 +157,23 @@ class JsonResponseWriter:
     After a failure, the client gets an HTTP error.
     """
 
-    def __init__(self, entry: RequestContext) -> None:
+    def __init__(self, request: Request) -> None:
         self.committed = False
-        self._entry = entry
+        self._request = request
 
     async def write_events(
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
     ) -> None:
-        entry = self._entry
-        entry.attempts.fold.feed(*events)
-        if not raw and entry.attempts.fold.is_truncated:
+        request = self._request
+        request.attempts.fold.feed(*events)
+        if not raw and request.attempts.fold.is_truncated:
             raise BadUpstream("upstream's answer is too large")
         if last:
-            entry.first_content_sent()
+            request.first_content_sent()
             self.committed = True
-            entry.attempts.message = entry.attempts.fold.message
-            sent = raw or _encode(_with_citations(entry.attempts.message))
-            await entry.response.send_response(200, sent)
+            request.attempts.message = request.attempts.fold.message
+            sent = raw or _encode(_with_citations(request.attempts.message))
+            await request.response.send_response(200, sent)
 
     def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
         """Return no bytes: a JSON message has no metadata events."""
@@ -184,3 +184,37 @@ class JsonResponseWriter:
 
     def tick(self, now: float) -> None:
         """Do nothing: a JSON message needs no pings."""
+
+
+def metadata_event(request: Request, ending: dict[str, Any]) -> dict[str, Any]:
+    """Return the event to send just before ``ending``, which is ``message_stop`` or ``error``."""
+    attempts, usage = request.attempts, request.usage()
+    began, now = request.response.started, request.response.deadlines.now()
+    first, stream = attempts.first_content, attempts.stream
+    failed = ending["type"] == "error"
+    notes = [*attempts.notes, *(stream.notes if stream else ())]
+    return {
+        "type": "bridge.metadata",
+        "trace_id": request.head.request_id,
+        "route": request.route_name,
+        "upstream": attempts.target_record.get("upstream", ""),
+        "model": attempts.target_record.get("model", ""),
+        "success": not failed,
+        "attempts": len(attempts.records),
+        "tokens": {
+            "input": usage.input,
+            "output": usage.output,
+            "source": usage.source,
+            # which price applies: the service tier, speed and region, as far as reported
+            **{name: value for name in NAMES if (value := getattr(usage, name))},
+        },
+        "latency_ms": _ms(now - began),
+        "ttft_ms": None if first is None else _ms(first - began),
+        "terminal_reason": "error" if failed else "stop",
+        "error": ending["error"] if failed else None,
+        "notes": [{"path": n.path, "fate": n.fate, "reason": n.reason} for n in notes],
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)

@@ -16,10 +16,8 @@ from translator.anthropic.usage import Usage
 from translator.dialect import Stream, UpstreamError
 from translator.notes import Note
 
-from . import missing_prices
-
 if TYPE_CHECKING:
-    from .request_context import RequestContext
+    from .request import Request
 
 NO_TARGET: Final = {"model": "", "upstream": "", "dialect": ""}
 """The target fields of a request that is rejected before a route is chosen."""
@@ -32,27 +30,31 @@ MESSAGE_CHARACTERS: Final = 2_000
 STOP_CHARACTERS: Final = 40
 MAX_ITERATIONS: Final = 50
 """How many iterations a row has; its token counts are the sums of all."""
+MAX_UNPRICED: Final = 50
+
+unpriced_models: Final[dict[tuple[str, str], None]] = {}
+"""Upstreams and models without a known price, which /readyz lists. Their requests cost null."""
 
 
-def open_record(
-    context: "RequestContext", body: bytes | None, *, faulty: bool = False
-) -> OpenRecord:
+def open_record(request: "Request", body: bytes | None, *, faulty: bool = False) -> OpenRecord:
     """Return the ledger record that opens the request.
 
     ``body``: None if the team stores no content. ``faulty``: whether the body is invalid (see
     OpenRecord).
     """
-    head, caller, request = context.headers, context.caller, context.request.fields
-    info, target = head.client_info, context.attempts.target_record
-    target_fields = target or NO_TARGET
+    head, caller, fields = request.head, request.caller, request.fields
+    info, target = head.client_info, request.attempts.target_record
+    target_fields, messages = target or NO_TARGET, fields.get("messages")
+    # what a hard budget is charged if this process dies
+    worst_case = request.reservation and request.reservation.worst_case
     return OpenRecord(
         id=head.request_id,
-        created=context.request.created,
+        created=request.created,
         worker=recorder.worker,
         team=caller.team.ledger_id,
         key_id=caller.key_id,
         user=caller.person_id,
-        session_id=context.request.session_id,
+        session_id=request.session_id,
         agent_id=info.agent_id,
         parent_agent_id=info.parent_agent_id,
         ip=head.ip,
@@ -61,60 +63,54 @@ def open_record(
         client_version=info.client.version,
         api_version=info.version,
         betas=info.betas,
-        tags={**context.request.tags, **info.tags} if "tags" in request else info.tags,
+        tags={**request.tags, **info.tags} if "tags" in fields else info.tags,
         traceparent=head.text(b"traceparent", 100) if b"traceparent" in head.headers else "",
-        stream=request.get("stream") is True,
-        model_requested=context.request.model[:200],
+        stream=request.streaming,
+        model_requested=request.model[:200],
         model_upstream=target_fields["model"],
         upstream=target_fields["upstream"],
         dialect=target_fields["dialect"],
-        request_bytes=context.request.size,
-        message_count=_length(request.get("messages")) if body is None or faulty else 0,
+        request_bytes=request.size,
+        message_count=len(messages)
+        if isinstance(messages, list) and (body is None or faulty)
+        else 0,
         target=target,
-        worst_case=_worst_case(context),
+        worst_case={**worst_case, "source": "estimated"} if worst_case else {},
         body=body,
         faulty=faulty,
     )
 
 
-def _worst_case(context: "RequestContext") -> dict[str, Any]:
-    """Return the tokens that a hard budget is charged if this process dies (see OpenRecord)."""
-    reservation = context.admission.reservation
-    if reservation is None or reservation.worst_case is None:
-        return {}
-    return {**reservation.worst_case, "source": "estimated"}
-
-
-def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseRecord:
+def close_record(request: "Request", refusal: HttpError | None) -> CloseRecord:
     """Return the ledger record that closes the request.
 
     Also settle its rate limits with the usage.
     """
-    response, stream = context.response, context.attempts.stream
+    response, stream = request.response, request.attempts.stream
     began, now = response.started, response.deadlines.now()
-    first = context.attempts.first_content
+    first = request.attempts.first_content
     error = stream.error if stream is not None else None
     whole = stream is not None and error is None and stream.finished
-    client_error = client_error_of(context, refusal, error)
-    # if the client disconnected, ``ending.outcome`` is set
-    if whole and refusal is None and not context.ending.outcome:
+    client_error = client_error_of(request, refusal, error)
+    # if the client disconnected, ``request.outcome`` is set
+    if whole and refusal is None and not request.outcome:
         outcome, status = "completed", 200
     else:
-        outcome, status = outcome_and_status(context, refusal)
-    attempts = context.attempts.records
-    target = context.attempts.target_record
+        outcome, status = outcome_and_status(request, refusal)
+    attempts = request.attempts.records
+    target = request.attempts.target_record
     target_fields = target or NO_TARGET
-    usage = context.usage()
+    usage = request.usage()
     usage_of_row = usage_record(usage)
-    slot = context.admission.slot
+    slot = request.slot
     if slot is not None and not slot.settled and usage.source != "missing":
         slot.settle(total_tokens(usage))
-    message = context.attempts.response_message()
+    message = request.attempts.response_message()
     tools, has_thinking = tools_and_thinking(message)
-    notes = context.all_notes()
+    notes = request.all_notes()
     return CloseRecord(
-        id=context.headers.request_id,
-        finished=context.request.created + (now - began),
+        id=request.head.request_id,
+        finished=request.created + (now - began),
         outcome=outcome,
         status=status,
         stop_reason=(stream.stop_reason or "")[:STOP_CHARACTERS]
@@ -123,7 +119,7 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
         error_type=client_error.type,
         error_message=client_error.message,
         error_source=client_error.source,
-        detail=context.ending.detail or (refusal.detail if refusal else "") or detail_of(stream),
+        detail=request.detail or (refusal.detail if refusal else "") or detail_of(stream),
         ttft_ms=None if first is None else _ms(first - began),
         total_ms=_ms(now - began),
         upstream_ms=_ms(now - attempts[0].at) if attempts else None,
@@ -132,14 +128,14 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
         upstream=target_fields["upstream"],
         dialect=target_fields["dialect"],
         upstream_status=attempts[-1].status if attempts else None,
-        upstream_request_id=context.attempts.upstream_request_id,
+        upstream_request_id=request.attempts.upstream_request_id,
         attempts=[each.as_record(now) for each in attempts],
-        notes=note_records(notes, context.caller.team.store_full and not has_key())
+        notes=note_records(notes, request.caller.team.store_full and not has_key())
         if notes
         else [],
         unknown_events=dict(stream.unknown) if stream else {},
         usage=usage_of_row,
-        price=price_at(context, target, usage_of_row),
+        price=price_at(request, target, usage_of_row),
         tool_calls=len(tools),
         tool_names=sorted(set(tools)) if tools else [],
         has_thinking=has_thinking,
@@ -149,11 +145,11 @@ def close_record(context: "RequestContext", refusal: HttpError | None) -> CloseR
             else response.bytes_at_disconnect
         ),
         delivered=response.delivered and response.cancel_reason is None,
-        upstream_request_sha256=context.attempts.body_digest,
+        upstream_request_sha256=request.attempts.body_digest,
         target=target,
         attempt=len(attempts) - 1 if attempts else 0,
-        reads=context.take_unsaved_reads(broken=not whole),
-        answer=message if context.caller.team.store_full else None,
+        reads=request.take_unsaved_reads(broken=not whole),
+        answer=message if request.caller.team.store_full else None,
     )
 
 
@@ -169,7 +165,7 @@ def day_of(days: int) -> date:
 
 
 def price_at(
-    context: "RequestContext", target: Mapping[str, Any], usage: Mapping[str, Any]
+    request: "Request", target: Mapping[str, Any], usage: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the target's price when the request was accepted.
 
@@ -178,18 +174,26 @@ def price_at(
     if not target:
         return None
     upstream, model = target["upstream"], target["model"]
-    price = price_of(context, upstream, model, usage)
-    change = missing_prices.add if price is None else missing_prices.remove
-    change(upstream, name_of_usage(usage, model))
+    price = price_of(request, upstream, model, usage)
+    if price is None:
+        unpriced = (upstream, name_of_usage(usage, model))  # with dimensions, such as "speed=fast"
+        if unpriced not in unpriced_models:
+            unpriced_models[unpriced] = None
+            if (
+                len(unpriced_models) > MAX_UNPRICED
+            ):  # the oldest is listed again at its next request
+                unpriced_models.pop(next(iter(unpriced_models)), None)
+    elif unpriced_models:
+        unpriced_models.pop((upstream, name_of_usage(usage, model)), None)
     return price
 
 
 def price_of(
-    context: "RequestContext", upstream: str, model: str, usage: Mapping[str, Any]
+    request: "Request", upstream: str, model: str, usage: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the price of the tokens that was valid when the request was accepted."""
-    day = day_of(int(context.request.created) // DAY_S)
-    return context.admission.prices.of_usage(upstream, model, day, usage)
+    day = day_of(int(request.created) // DAY_S)
+    return request.prices.of_usage(upstream, model, day, usage)
 
 
 class _ClientError(NamedTuple):
@@ -201,38 +205,34 @@ class _ClientError(NamedTuple):
 
 
 def client_error_of(
-    context: "RequestContext", refusal: HttpError | None, error: UpstreamError | None
+    request: "Request", refusal: HttpError | None, error: UpstreamError | None
 ) -> _ClientError:
     """Return the error that the client received; without its text if only metadata is stored."""
     if refusal is not None:
         kind, message, source = refusal.error_type, refusal.message, refusal.source
     elif error is not None:
         kind, message = error.error_type, error.message
-        is_own = context.ending.outcome in {"drained", "gateway_error", "refused"}
+        is_own = request.outcome in {"drained", "gateway_error", "refused"}
         source = "gateway" if is_own else "upstream"
     else:
         return _ClientError()
-    if not context.caller.team.store_full:  # do not store the message, which may quote the request
+    if not request.caller.team.store_full:  # do not store the message, which may quote the request
         message = ""
     return _ClientError(kind, message[:MESSAGE_CHARACTERS], source)
 
 
-def outcome_and_status(context: "RequestContext", refusal: HttpError | None) -> tuple[str, int]:
+def outcome_and_status(request: "Request", refusal: HttpError | None) -> tuple[str, int]:
     """Return the outcome and the HTTP status of a request that was not completed."""
-    status_sent = 200 if context.response.headers_sent else 499
+    status_sent = 200 if request.response.headers_sent else 499
     # The client disconnected first, even if the upstream's response failed later.
-    if context.response.bytes_at_disconnect is not None:
+    if request.response.bytes_at_disconnect is not None:
         return "client_gone", 499
     if refusal is not None:
-        status = 200 if context.response.headers_sent and context.ending.outcome else refusal.status
-        return context.ending.outcome or refusal.outcome, status
-    if context.response.cancel_reason is not None:
+        status = 200 if request.response.headers_sent and request.outcome else refusal.status
+        return request.outcome or refusal.outcome, status
+    if request.response.cancel_reason is not None:
         return "client_gone", 499
-    return context.ending.outcome or "gateway_error", status_sent
-
-
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, list) else 0
+    return request.outcome or "gateway_error", status_sent
 
 
 def usage_record(usage: Usage) -> dict[str, Any]:

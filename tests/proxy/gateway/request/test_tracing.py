@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from proxy.checks import check_settings
-from proxy.gateway.exchange import tracing as tracing_module
-from proxy.gateway.exchange.tracing import tracing
+from proxy.gateway.request import tracing as tracing_module
+from proxy.gateway.request.tracing import tracing
 from tests.fakes.upstreams.script_steps import json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts

@@ -7,7 +7,7 @@ from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import window
 from proxy.counters.budget_store import Standing
 from proxy.gateway.admission.rate_limits import limits
-from proxy.gateway.exchange.request_context import RequestContext
+from proxy.gateway.request.request import Request
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import OpenRecord, decode
 from proxy.ledger.posting.budget_sync import counter_name
@@ -25,8 +25,8 @@ from tests.proxy.gateway.http_client import GatewayClient, read_until
 from tests.waiting import until
 
 
-def running(model: str) -> list[RequestContext]:
-    return [context for context in list(RUNNING.values()) if context.request.model == model]
+def running(model: str) -> list[Request]:
+    return [request for request in list(RUNNING.values()) if request.model == model]
 
 
 def open_records(**filters: str) -> list[OpenRecord]:
@@ -110,9 +110,9 @@ def test_a_request_stopped_during_the_record_write_has_one_row_with_the_error_of
             [context] = until(
                 lambda: [one for one in running("chat-stopped") if one.attempts.target is not None]
             )
-            assert stop_here(context.headers.request_id, "ada")
+            assert stop_here(context.head.request_id, "ada")
             reply = read_until(client, b'"type":"error"')
-        request_id = context.headers.request_id
+        request_id = context.head.request_id
         assert not open_records(id=request_id)
 
     row(request_id, outcome="refused", status=403, detail="stopped")
@@ -145,11 +145,11 @@ def test_a_second_stop_of_a_request_has_no_effect(
     with gateway.open(message("chat-twice", stream=True)) as client:
         read_until(client, b"content_block_delta")
         (context,) = running("chat-twice")
-        assert stop_here(context.headers.request_id, "ada")
+        assert stop_here(context.head.request_id, "ada")
         context.stop_by("ben")  # ``stop_here`` would check whether it still runs
         read_until(client, b"event: error")
 
-    exchange = row(context.headers.request_id, status=200)
+    exchange = row(context.head.request_id, status=200)
     result = [note["reason"] for note in exchange.notes if "stopped" in note["reason"]]
     assert result == ["stopped by ada"]
 
@@ -164,8 +164,8 @@ def test_a_request_stopped_before_its_response_gets_an_error_status(
             lambda: [context for context in running("chat-mute") if context.attempts.records]
         )
         assert context.live_row()["state"] == "waiting"
-        assert stop_here(context.headers.request_id, "ada")
+        assert stop_here(context.head.request_id, "ada")
         result = read_until(client, b'"type":"error"')
 
-    exchange = row(context.headers.request_id, detail="stopped", outcome="refused")
+    exchange = row(context.head.request_id, detail="stopped", outcome="refused")
     assert result.startswith(f"HTTP/1.1 {exchange.status} ".encode())

@@ -3,8 +3,8 @@
 from datetime import date
 from types import SimpleNamespace
 
-from proxy.gateway.exchange import ledger_records, missing_prices
 from proxy.gateway.http.errors import HttpError
+from proxy.gateway.request import ledger_records
 from tests.for_each import for_each
 from translator.anthropic.usage import Usage
 from translator.dialect import UpstreamError
@@ -77,10 +77,10 @@ def test_the_detail_of_a_response(reasons, fault, detail):
     assert ledger_records.detail_of(None) == ""
 
 
-def context(
+def failed_request(
     *, headers_sent=False, bytes_at_disconnect=None, cancel_reason=None, outcome="", store_full=True
 ) -> SimpleNamespace:
-    """Return the attributes of a ``RequestContext`` that a failed request needs."""
+    """Return the attributes of a ``Request`` that a failed request needs."""
     response = SimpleNamespace(
         headers_sent=headers_sent,
         bytes_at_disconnect=bytes_at_disconnect,
@@ -88,8 +88,7 @@ def context(
     )
     team = SimpleNamespace(store_full=store_full)
     caller = SimpleNamespace(team=team)
-    ending = SimpleNamespace(outcome=outcome)
-    return SimpleNamespace(response=response, ending=ending, caller=caller)
+    return SimpleNamespace(response=response, outcome=outcome, caller=caller)
 
 
 REFUSED = HttpError(429, "rate_limit_error", "r" * 3_000, source="gateway")
@@ -114,7 +113,7 @@ REFUSED = HttpError(429, "rate_limit_error", "r" * 3_000, source="gateway")
     ],
 )
 def test_outcome_and_status_of_a_request_that_was_not_completed(fields, refusal, ending):
-    assert ledger_records.outcome_and_status(context(**fields), refusal) == ending
+    assert ledger_records.outcome_and_status(failed_request(**fields), refusal) == ending
 
 
 @for_each(
@@ -132,7 +131,7 @@ def test_outcome_and_status_of_a_request_that_was_not_completed(fields, refusal,
     ],
 )
 def test_the_error_that_the_client_received(fields, refusal, error, expected):
-    assert ledger_records.client_error_of(context(**fields), refusal, error) == expected
+    assert ledger_records.client_error_of(failed_request(**fields), refusal, error) == expected
 
 
 def test_days_are_counted_from_1970():
@@ -158,12 +157,9 @@ class Prices:
     ],
 )
 def test_the_price_is_the_one_of_the_day_of_acceptance(target, created, price):
-    context = SimpleNamespace(
-        request=SimpleNamespace(created=created), admission=SimpleNamespace(prices=Prices())
-    )
+    request = SimpleNamespace(created=created, prices=Prices())
 
-    assert ledger_records.price_at(context, target, {}) == price
-    assert ("up m" in missing_prices.names()) == (
-        bool(target) and price is None
-    )  # until it has one
-    missing_prices.remove("up", "m")
+    assert ledger_records.price_at(request, target, {}) == price
+    is_listed = ("up", "m") in ledger_records.unpriced_models  # until it has one
+    assert is_listed == (bool(target) and price is None)
+    ledger_records.unpriced_models.clear()

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.counters.backends import CALLS_FILE
 from proxy.counters.session_calls import ENTRY_LIFETIME_S, MAX_CALL, MAX_CALLS
-from proxy.gateway.exchange import call_record
+from proxy.gateway.request import session_calls
 from proxy.models import ApiKey, Team
 from tests.fakes.outages import unusable
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script
@@ -21,7 +21,7 @@ from tests.proxy.gateway.http_client import GatewayClient
 from tests.proxy.gateway.upstream_scripts import THOUGHT_SIGNATURE, late_signature
 
 TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
-RECORDED = call_record.RECORDED.reason
+RECORDED = session_calls.RECORDED.reason
 USED = "ids, signatures or reasoning of earlier calls come from the session's record"
 GONE = "the session's record no longer has the id, signature or reasoning of an earlier call"
 LATE = "a thought signature that arrived after the start of its call"
@@ -204,7 +204,7 @@ def test_an_entry_over_the_limit_of_one_call_is_not_recorded(gateway, scripted):
     scripted.on("chat-large", late_signature(long_id(MAX_CALL)))
     history: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
 
-    assert call_record.TOO_LARGE.reason in turn(gateway, "chat-large", history, "large")
+    assert session_calls.TOO_LARGE.reason in turn(gateway, "chat-large", history, "large")
 
 
 def change_record(database: Path, statement: str, *values: object) -> None:
@@ -239,10 +239,10 @@ def test_while_the_record_is_unavailable_requests_go_on_with_a_note(gateway, scr
     history = start(gateway, "chat-outage", "outage")
 
     with unusable(database / CALLS_FILE):
-        assert call_record.NOT_READ.reason in turn(gateway, "chat-outage", history, "outage")
+        assert session_calls.NOT_READ.reason in turn(gateway, "chat-outage", history, "outage")
         scripted.on("chat-outage", late_signature())
         notes = turn(gateway, "chat-outage", history[:1], "outage")
-    assert call_record.NOT_RECORDED.reason in notes
+    assert session_calls.NOT_RECORDED.reason in notes
 
 
 def test_an_entry_that_another_program_wrote_counts_as_gone(gateway, scripted, database):

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from django.db import connections
 
-from proxy.gateway.exchange.ledger_records import usage_record
+from proxy.gateway.request.ledger_records import usage_record
 from proxy.gateway.upstream.client import close_transport
 from proxy.ledger.transcripts.storage import read
 from proxy.models import ApiKey, Team

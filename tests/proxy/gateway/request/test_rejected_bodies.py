@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from proxy.gateway.admission.rate_limits import Bucket
-from proxy.gateway.exchange import rejected_bodies
-from proxy.gateway.exchange.rejected_bodies import NOT_STORED
+from proxy.gateway.request import request as request_module
+from proxy.gateway.request.request import NOT_STORED, Request
 from proxy.ledger.transcripts.storage import StoredTranscript, read
 from proxy.models import ApiKey, Team
 from tests.fakes.upstreams.upstream import ScriptedUpstream
@@ -34,7 +34,7 @@ FAULTY: list[Any] = [
 @pytest.fixture(autouse=True)
 def limit():
     """Reset the limit, which other tests may have used up."""
-    rejected_bodies.shared_room.left = rejected_bodies.BYTES_A_MINUTE
+    request_module.shared_room.left = request_module.BYTES_A_MINUTE
 
 
 def transcript_of(request_id: str) -> StoredTranscript:
@@ -90,7 +90,7 @@ def test_a_team_without_stored_content_stores_no_rejected_body(gateway: GatewayC
 
 
 def test_a_body_beyond_the_limit_is_not_stored_and_noted(gateway: GatewayClient):
-    long, short = b"[" + b" " * rejected_bodies.MOST_BYTES + b"]", b"[]"
+    long, short = b"[" + b" " * request_module.MOST_BYTES + b"]", b"[]"
 
     replies = [gateway.post(body) for body in (long, short)]
 
@@ -102,15 +102,15 @@ def test_a_body_beyond_the_limit_is_not_stored_and_noted(gateway: GatewayClient)
 
 def test_the_limit_refills_within_a_minute():
     team = SimpleNamespace(store_full=True)
-    context: Any = SimpleNamespace(
-        request=SimpleNamespace(rejected_body=b"x" * 600),
-        ending=SimpleNamespace(notes=[]),
+    request: Any = SimpleNamespace(
+        rejected_body=b"x" * 600,
+        notes=[],
         caller=SimpleNamespace(team=team),
     )
     limit = Bucket(1_000, 1_000, time.monotonic())
 
-    assert rejected_bodies.body_to_store(context, limit) == context.request.rejected_body
-    assert rejected_bodies.body_to_store(context, limit) is None
-    assert context.ending.notes == [NOT_STORED]
+    assert Request.body_to_store(request, limit) == request.rejected_body
+    assert Request.body_to_store(request, limit) is None
+    assert request.notes == [NOT_STORED]
     limit.at -= 60
-    assert rejected_bodies.body_to_store(context, limit) == context.request.rejected_body
+    assert Request.body_to_store(request, limit) == request.rejected_body

@@ -3,7 +3,7 @@
 A call's id carries what must go back to the upstream with the call. What is too long for an id, or
 arrives after the client received the id, is recorded when the response ends, and read when the
 session's next request goes to the same upstream and model. Only the gateway key that made the
-request can read the entry.
+request can read the request.
 
 Nothing is recorded for requests without a session id, or of a team that stores only metadata.
 """
@@ -27,7 +27,7 @@ from translator.dialect import RecordedCalls, Stream, UpstreamCall
 from translator.errors import BadUpstream
 from translator.notes import Note
 
-from .request_context import RequestContext
+from .request import Request
 
 log = logging.getLogger("proxy.gateway")
 
@@ -45,7 +45,7 @@ NOT_READ: Final = Note("messages", "dropped", "the session's record of calls is 
 ABSENT_S: Final = 0.25
 PRESENT_S: Final = 60.0
 """Seconds for which the answer whether an upstream has entries is not queried again. The record may
-be shared with other nodes, so an absent entry is queried more often."""
+be shared with other nodes, so an absent request is queried more often."""
 MAX_ORIGINS: Final = 1_000
 
 
@@ -74,26 +74,26 @@ class KnownOrigins:
 known_origins: Final = KnownOrigins()
 
 
-async def load_calls(context: RequestContext, target: Target) -> RecordedCalls | None:
+async def load_calls(request: Request, target: Target) -> RecordedCalls | None:
     """Return the recorded calls of the request's session; None if its calls are not recorded."""
-    session_id = context.request.session_id
+    session_id = request.session_id
     if not session_id or target.server.dialect_name == "anthropic":
         return None
-    if not context.caller.team.store_full:
+    if not request.caller.team.store_full:
         return None
-    origin = _origin(context, target)
+    origin = _origin(request, target)
     has_calls = known_origins.get(origin)
     if has_calls is False:
         return {}
     store = call_store(recorder.directory)
     try:
         entries = await asyncio.to_thread(
-            _load, store, origin, _session(context), is_known=bool(has_calls)
+            _load, store, origin, _session(request), is_known=bool(has_calls)
         )
     except StoreUnavailable as exc:
         log.warning("record of tool calls: %s", exc)
         if known_origins.was_present(origin):
-            context.ending.notes.append(NOT_READ)
+            request.notes.append(NOT_READ)
         else:
             known_origins.set(origin, has_calls=False, for_s=PAUSE_S)
         return {}
@@ -105,18 +105,18 @@ async def load_calls(context: RequestContext, target: Target) -> RecordedCalls |
     return _decode(entries)
 
 
-async def save_calls(context: RequestContext, target: Target, stream: Stream) -> None:
+async def save_calls(request: Request, target: Target, stream: Stream) -> None:
     """Record the calls of a response, and note on the row whether they were recorded."""
     encoded = {
         name: json.dumps(call, separators=(",", ":")) for name, call in stream.call_records.items()
     }
-    entries = {name: entry for name, entry in encoded.items() if len(entry) <= MAX_CALL}
+    entries = {name: request for name, request in encoded.items() if len(request) <= MAX_CALL}
     notes = {TOO_LARGE} if len(entries) < len(encoded) else set()
-    origin = _origin(context, target)
+    origin = _origin(request, target)
     store = call_store(recorder.directory)
     try:
         if entries:
-            saved = await asyncio.to_thread(store.save, origin, _session(context), entries)
+            saved = await asyncio.to_thread(store.save, origin, _session(request), entries)
             notes.add(RECORDED if saved else TOO_LARGE)
             known_origins.set(origin, has_calls=True)
     except StoreUnavailable as exc:
@@ -134,11 +134,11 @@ def _load(store: CallStore, origin: str, session: str, *, is_known: bool) -> Ent
 
 
 def _decode(entries: Entries) -> dict[str, UpstreamCall | None]:
-    """Decode the entries of a session. An entry that another program wrote counts as expired."""
+    """Decode the entries of a session. An request that another program wrote counts as expired."""
     calls: dict[str, UpstreamCall | None] = {}
-    for name, entry in entries.items():
+    for name, request in entries.items():
         try:
-            content = decode_json(entry.encode()) if entry is not None else None
+            content = decode_json(request.encode()) if request is not None else None
         except BadUpstream:
             content = None
         match content:
@@ -149,12 +149,12 @@ def _decode(entries: Entries) -> dict[str, UpstreamCall | None]:
     return calls
 
 
-def _origin(context: RequestContext, target: Target) -> str:
-    return _digest(f"{target.server.name}\n{target.model_for(context.request.model)}")
+def _origin(request: Request, target: Target) -> str:
+    return _digest(f"{target.server.name}\n{target.model_for(request.model)}")
 
 
-def _session(context: RequestContext) -> str:
-    return _digest(f"{context.caller.key_id}\n{context.request.session_id}")
+def _session(request: Request) -> str:
+    return _digest(f"{request.caller.key_id}\n{request.session_id}")
 
 
 def _digest(text: str) -> str:

@@ -1,13 +1,13 @@
-"""A ``RequestContext`` with a clock that the test sets, and the values of its records."""
+"""A ``Request`` with a clock that the test sets, and the values of its records."""
 
 from types import SimpleNamespace
 
 from proxy.gateway.endpoints.http_consumer import StreamingHttpConsumer
-from proxy.gateway.exchange.attempt_record import AttemptRecord
-from proxy.gateway.exchange.request_context import RequestContext
 from proxy.gateway.http.deadlines import Deadlines
 from proxy.gateway.http.errors import HttpError
 from proxy.gateway.http.request_headers import RequestHeaders
+from proxy.gateway.request.attempts import AttemptRecord
+from proxy.gateway.request.request import Request
 from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, Caller, ModelAllowList, TeamEntry
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer
@@ -53,8 +53,8 @@ TARGET_RECORD = {
 }  # fmt: skip
 
 
-class RecordedContext(RequestContext):
-    """The context of a request received at second 100 of a clock that the test sets (``at``).
+class RecordedRequest(Request):
+    """A request received at second 100 of a clock that the test sets (``at``).
 
     ``recorder``: by default one of its own, as a gateway of other tests may still run.
     """
@@ -63,7 +63,7 @@ class RecordedContext(RequestContext):
         self.recorder = recorder or Recorder()
         self.at = 100.0
         consumer = StreamingHttpConsumer()
-        consumer.headers = RequestHeaders(
+        consumer.head = RequestHeaders(
             {"path": "/", "headers": headers, "client": ("192.0.2.7", 1)}
         )
         loop = SimpleNamespace(
@@ -72,8 +72,8 @@ class RecordedContext(RequestContext):
         consumer.deadlines = Deadlines(consumer.stop, loop)
         consumer.started, consumer.headers_sent, consumer.cancel_reason = 100.0, False, None
         consumer.delivered, consumer.response_bytes = True, 321
-        super().__init__(consumer, consumer.headers, _caller(store_full))
-        consumer.context = self
+        super().__init__(consumer, consumer.head, _caller(store_full))
+        consumer.request = self
 
     def start_attempt(self, at: float, target: Target = TARGET) -> None:
         self.at = at
