@@ -24,7 +24,6 @@ import uvloop  # noqa: E402
 
 from benchmarks.gateway import answers  # noqa: E402
 from benchmarks.gateway.servers import UPSTREAM_KEY  # noqa: E402
-from proxy.gateway.admission.client_options import ClientOptions  # noqa: E402
 from proxy.gateway.endpoints.http_consumer import StreamingHttpConsumer  # noqa: E402
 from proxy.gateway.http.deadlines import Deadlines  # noqa: E402
 from proxy.gateway.http.request_headers import RequestHeaders  # noqa: E402
@@ -34,8 +33,7 @@ from proxy.gateway.snapshot.dialects import DIALECTS  # noqa: E402
 from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer  # noqa: E402
 from proxy.gateway.upstream.attempt import Attempt  # noqa: E402
 from proxy.gateway.upstream.client import UpstreamResponse  # noqa: E402
-from proxy.gateway.upstream.connection import UpstreamConnection  # noqa: E402
-from proxy.gateway.upstream.connection_pool import ConnectionPool  # noqa: E402
+from proxy.gateway.upstream.connections import ConnectionPool, UpstreamConnection  # noqa: E402
 from proxy.gateway.upstream.response_writers import StreamingResponseWriter  # noqa: E402
 from proxy.server.http_protocol import Cycle  # noqa: E402
 from tests.proxy.gateway.request_factory import HEADERS, RecordedRequest  # noqa: E402
@@ -78,12 +76,7 @@ def start_stream(dialect, server, loop):
     consumer.started = loop.time()
     request = Request(consumer, consumer.head, RecordedRequest().caller)
     target = Target(server=server, model="m")
-    attempt = Attempt(
-        target,
-        request,
-        StreamingResponseWriter(request),
-        ClientOptions(strict=False, metadata=False, blocks=False),
-    )
+    attempt = Attempt(target, request, StreamingResponseWriter(request))
     attempt.stream = DIALECTS[dialect].stream(ResponseContext(message_id="msg_1", model="m"))
     record = AttemptRecord(server.name, "m", loop.time(), status=200)
     request.attempt_started(record, target, attempt.stream)

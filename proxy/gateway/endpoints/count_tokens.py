@@ -23,17 +23,17 @@ from yarl import URL
 
 from proxy.gateway.admission.auth import authenticate
 from proxy.gateway.admission.shared_rate_limits import admit
-from proxy.gateway.http.body_memory import run_by_size
 from proxy.gateway.http.errors import Header, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.http.request_body import run_by_size
 from proxy.gateway.http.request_headers import matching_headers
 from proxy.gateway.request.attempts import AttemptRecord
 from proxy.gateway.request.client_response import JSON
 from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.gateway.upstream.client import post
-from proxy.gateway.upstream.cloud_requests import as_cloud_request
 from proxy.gateway.upstream.documents import load_pdf_texts, with_pdf_texts
 from proxy.gateway.upstream.passthrough import (
+    as_cloud_request,
     endpoint,
     forwarded_headers,
     patch_body,
@@ -70,6 +70,13 @@ without_endpoint: dict[tuple[str, str], float] = {}
 """Upstreams, and models of upstreams, whose counting endpoint does not exist, and since when
 (monotonic). With the model "", the upstream has said that it does not know the path; a 404 in other
 words may be about the model alone. This process does not call the endpoint for an hour."""
+REFRESH_EVERY_S: Final = 600
+RETRY_AFTER_S: Final = 10
+"""A model without a factor is looked up again sooner: its first response gives one."""
+LEARNING_RANGE: Final = timedelta(days=7)
+# The number is limited, because with a target model "*" clients choose the names.
+MAX_MODELS: Final = 1_024
+ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
 
 
 class CountTokensConsumer(StreamingHttpConsumer):
@@ -244,14 +251,6 @@ def _responses_body(target: Target, request: dict[str, Any]) -> bytes:
 
 
 log = logging.getLogger("proxy.gateway")
-
-REFRESH_EVERY_S: Final = 600
-RETRY_AFTER_S: Final = 10
-"""A model without a factor is looked up again sooner: its first response gives one."""
-LEARNING_RANGE: Final = timedelta(days=7)
-# The number is limited, because with a target model "*" clients choose the names.
-MAX_MODELS: Final = 1_024
-ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
 
 
 def compute_factor(upstream: str, model: str) -> float | None:

@@ -12,7 +12,6 @@ from channels.generic.http import AsyncHttpConsumer
 
 from proxy.conf import conf
 from proxy.gateway.admission.load_shedding import IN_A_ROW, load_shedder
-from proxy.gateway.http.body_memory import run_in_body_thread
 from proxy.gateway.http.deadlines import CancelReason, Deadlines
 from proxy.gateway.http.error_log import log_refusal
 from proxy.gateway.http.errors import (
@@ -23,7 +22,7 @@ from proxy.gateway.http.errors import (
     too_slow,
     wrong_method,
 )
-from proxy.gateway.http.gzip_body import MIB, gunzip_limited, inflation_limit
+from proxy.gateway.http.request_body import MIB, gunzip_limited, inflation_limit, run_in_body_thread
 from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.request.client_response import ORIGIN, ClientResponse
 from proxy.gateway.request.request import Request

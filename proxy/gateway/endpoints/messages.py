@@ -9,10 +9,9 @@ from proxy.gateway.admission.auth import authorise, identify
 from proxy.gateway.admission.client_options import ClientOptions
 from proxy.gateway.admission.route_selection import Route, choose_route
 from proxy.gateway.admission.shared_rate_limits import acquire_slot
-from proxy.gateway.http.body_memory import run_in_body_thread
 from proxy.gateway.http.errors import HttpError
+from proxy.gateway.http.request_body import count_values_limited, decode_object, run_in_body_thread
 from proxy.gateway.http.request_headers import RequestHeaders
-from proxy.gateway.http.request_json import count_values_limited, decode_object
 from proxy.gateway.request.request import Request
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.content_policy import filter_unknown_content

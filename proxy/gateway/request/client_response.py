@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, ClassVar, Final
 
-from proxy.gateway.http.body_memory import body_memory
 from proxy.gateway.http.deadlines import CancelReason, Deadlines
 from proxy.gateway.http.errors import Header, to_http_error
+from proxy.gateway.http.request_body import body_memory
 from proxy.gateway.http.request_headers import RequestHeaders
 
 JSON: Final = (b"content-type", b"application/json")

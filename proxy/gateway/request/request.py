@@ -25,7 +25,7 @@ from proxy.gateway.http.errors import HttpError, stopped, to_http_error
 from proxy.gateway.http.request_headers import RequestHeaders, printable
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.targets import Target
-from proxy.gateway.web_search.search_endpoint import worst_case_input
+from proxy.gateway.web_search import worst_case_input
 from proxy.ledger.errors import JournalUnavailable
 from proxy.ledger.journal.durability_future import DurabilityFuture
 from proxy.ledger.journal.records import Chunk, CloseRecord

@@ -46,10 +46,9 @@ from .client import (
     replace_expired,
     upstream_error,
 )
-from .decoding.response_decoder import ResponseDecoder
 from .documents import PdfText, load_pdf_texts, with_pdf_texts, with_texts_of_files
-from .model_memory import adapt_body
-from .request_repairs import MAX_REPAIRS, RequestRepairs
+from .model_memory import MAX_REPAIRS, RequestRepairs, adapt_body
+from .response_decoder import ResponseDecoder
 from .response_writers import CONTENT, ResponseWriter
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20

@@ -16,7 +16,6 @@ from typing import Any, Final
 from yarl import URL
 
 from proxy.gateway.credentials.credential import NONE, Credential, CredentialError
-from proxy.gateway.credentials.expired_responses import REJECTED, is_expired
 from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
@@ -29,8 +28,11 @@ from proxy.models.setup.upstream_connection import tls_context
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
 
-from .connection import (
+from .connections import (
+    OWNERS,
+    SHARED,
     ConnectError,
+    ConnectionPool,
     ConnectTimeout,
     EarlyResponse,
     InvalidHttpResponse,
@@ -39,7 +41,6 @@ from .connection import (
     ProxyUntrusted,
     UpstreamConnection,
 )
-from .connection_pool import OWNERS, SHARED, ConnectionPool
 
 PROXY_TIMEOUT_STATUSES: Final = frozenset({408, 504, 524})
 """Timeout statuses of a proxy in front of the model: the model may have answered, and the upstream
@@ -49,6 +50,12 @@ PROXY_REFUSAL: Final = 407
 SLICE_BYTES: Final = 2**20  # the maximum number of bytes decompressed at once
 ERROR_BODY_BYTES: Final = 64 * 1024
 RETRY_AFTER_S: Final = (1, 60)
+REJECTED: Final = frozenset({401, 403})
+EXPIRED: Final = re.compile(
+    rb"expired|UnrecognizedClientException|InvalidClientTokenId|security token", re.IGNORECASE
+)
+"""A 403 with these words is about the credential; any other is about the permission. Amazon uses
+403 for both, so a denied role is not retried."""
 
 
 def _fault(status: int, error_type: str, message: str, *, retry: bool | None) -> UpstreamError:
@@ -365,6 +372,12 @@ def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> Upstre
     if seconds is not None:  # the ``retry-after`` header has priority over the body
         error = dataclasses.replace(error, retry_after_s=seconds)
     return error
+
+
+def is_expired(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    """Return whether a response says that the credential has expired. Each 401 counts."""
+    error_type = headers.get("x-amzn-errortype", "").encode()
+    return status == 401 or bool(EXPIRED.search(error_type) or EXPIRED.search(body))
 
 
 async def replace_expired(credential: LiveCredential, call: UpstreamResponse) -> bool:

@@ -12,7 +12,7 @@ from proxy.gateway.admission.route_selection import Route, key_of
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.request.request import Request
 from proxy.gateway.snapshot.targets import Target
-from proxy.gateway.web_search.search_endpoint import further_calls
+from proxy.gateway.web_search import further_calls
 
 from .attempt import Attempt
 from .passthrough import Passthrough

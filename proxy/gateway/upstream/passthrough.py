@@ -6,7 +6,7 @@ cannot read (docs/mapping.md).
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,10 +17,11 @@ from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.errors import Header, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_event, decode_json
 from proxy.gateway.http.request_headers import RequestHeaders, matching_headers
-from proxy.gateway.http.sse_encoder import encode_events
-from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
+from proxy.gateway.snapshot.targets import UpstreamServer
+from proxy.gateway.snapshot.upstream_policies import BETAS, NO_POLICIES
 from translator.anthropic_upstream.bedrock_events import CONTENT_TYPE as EVENT_STREAM
 from translator.anthropic_upstream.bedrock_events import BedrockEvents
+from translator.anthropic_upstream.clouds import accepted_betas, cloud_fields
 from translator.anthropic_upstream.stream import AnthropicStream
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
@@ -31,13 +32,16 @@ from translator.upstream_errors import read_error
 
 from .attempt import Attempt
 from .client import UpstreamResponse, upstream_error
-from .cloud_requests import as_cloud_request
 from .model_memory import adapt_body
+from .response_writers import encode_events
 
 FRAME_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 FORWARDED: Final = re.compile(
     rb"anthropic-.+|x-stainless-.+|x-claude-code-.+|user-agent|accept|x-app"
 )
+CLOUD_HEADERS: Final = frozenset({"user-agent", BETAS})
+"""The client's headers that a cloud with its own protocol gets. It would check others by its own
+rules, for example ``accept``."""
 MAX_EVENT_BYTES: Final = 16 * 2**20
 RETURNED: Final = re.compile(r"anthropic-(?!organization).+|x-should-retry")
 CREDENTIALS_REFUSED: Final = UpstreamError(
@@ -313,3 +317,22 @@ def returned_headers(call: UpstreamResponse, own: Iterable[Header]) -> dict[str,
     if "request-id" in call.headers:
         returned["x-upstream-request-id"] = call.headers["request-id"]
     return returned
+
+
+def as_cloud_request(
+    server: UpstreamServer, fields: Mapping[str, Any], headers: Mapping[str, str], notes: list[Note]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the body's fields and the headers for the upstream; unchanged if it is no cloud."""
+    cloud = server.cloud
+    if cloud is None:
+        return dict(fields), dict(headers)
+    asked = [name.strip() for name in headers.get(BETAS, "").split(",") if name.strip()]
+    betas = accepted_betas(asked, cloud, server.profile, notes)
+    sent = {
+        name: value
+        for name, value in headers.items()
+        if name != BETAS and (name in CLOUD_HEADERS or not cloud.version)
+    }
+    if betas and not cloud.betas_in_body:
+        sent[BETAS] = ",".join(betas)
+    return cloud_fields(fields, cloud, betas), sent

@@ -27,8 +27,8 @@ from translator.secret_redaction import mask_secrets
 from translator.stream.sse import format_sse
 
 from .client import UpstreamResponse, close_transport, post, upstream_error
-from .cloud_requests import as_cloud_request
-from .request_repairs import MAX_REPAIRS
+from .model_memory import MAX_REPAIRS
+from .passthrough import as_cloud_request
 
 SHOWN_CHARS: Final = 8_000
 MAX_BYTES: Final = 2**20

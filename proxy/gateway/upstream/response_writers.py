@@ -11,15 +11,99 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from proxy.conf import conf
-from proxy.gateway.http.sse_encoder import PING, STREAM_HEADERS, encode_event, encode_events
 from proxy.gateway.request.request import Request
 from translator.anthropic.usage import NAMES
+from translator.anthropic_upstream.stream_validator import EVENT_TYPES
 from translator.errors import BadUpstream
 
-ENDINGS: Final = frozenset({"message_stop", "error"})
 _encode: Final = msgspec.json.Encoder().encode
+
+FRAME_PREFIXES: Final = {kind: f"event: {kind}\ndata: ".encode() for kind in sorted(EVENT_TYPES)}
+"""The start of an SSE frame, by event type."""
+
+STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+ENDINGS: Final = frozenset({"message_stop", "error"})
 CONTENT: Final = frozenset({"content_block_start", "message_delta"})
 """At the first event of these types, status 200 is sent. ``message_start`` alone is buffered."""
+
+
+class BatchedTextDelta(dict[str, Any]):
+    """Several text deltas in one event. The client receives one SSE frame for each delta.
+
+    ``event`` is a delta with the joined text. ``pieces`` are the texts as the upstream sent them.
+    """
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, event: dict[str, Any], pieces: list[str]) -> None:
+        super().__init__(event)
+        self.pieces = pieces
+
+    def frames(self) -> bytes:
+        """Return the SSE frames.
+
+        Only the text is encoded again for each: 0.2 µs a frame instead of 0.8.
+        """
+        before = (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+            b'"delta":{"type":"text_delta","text":' % self["index"]
+        )
+        after = b"}}\n\n"
+        return before + (after + before).join(map(_encode, self.pieces)) + after
+
+
+def encode_event(event: dict[str, Any]) -> bytes:
+    """Return one event as an SSE frame. Clients dispatch on its ``event`` field."""
+    if type(event) is BatchedTextDelta:
+        return event.frames()
+    kind = event["type"]
+    head = FRAME_PREFIXES[kind] if kind in FRAME_PREFIXES else f"event: {kind}\ndata: ".encode()
+    return head + _encode(event) + b"\n\n"
+
+
+def encode_events(events: list[dict[str, Any]]) -> bytes:
+    """Return the SSE frames of all events of one upstream read, to send in a single write."""
+    return encode_event(events[0]) if len(events) == 1 else b"".join(map(encode_event, events))
+
+
+def metadata_event(request: Request, ending: dict[str, Any]) -> dict[str, Any]:
+    """Return the event to send just before ``ending``, which is ``message_stop`` or ``error``."""
+    attempts, usage = request.attempts, request.usage()
+    began, now = request.response.started, request.response.deadlines.now()
+    first, stream = attempts.first_content, attempts.stream
+    failed = ending["type"] == "error"
+    notes = [*attempts.notes, *(stream.notes if stream else ())]
+    return {
+        "type": "bridge.metadata",
+        "trace_id": request.head.request_id,
+        "route": request.route_name,
+        "upstream": attempts.target_record.get("upstream", ""),
+        "model": attempts.target_record.get("model", ""),
+        "success": not failed,
+        "attempts": len(attempts.records),
+        "tokens": {
+            "input": usage.input,
+            "output": usage.output,
+            "source": usage.source,
+            # which price applies: the service tier, speed and region, as far as reported
+            **{name: value for name in NAMES if (value := getattr(usage, name))},
+        },
+        "latency_ms": _ms(now - began),
+        "ttft_ms": None if first is None else _ms(first - began),
+        "terminal_reason": "error" if failed else "stop",
+        "error": ending["error"] if failed else None,
+        "notes": [{"path": n.path, "fate": n.fate, "reason": n.reason} for n in notes],
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
 
 
 class ResponseWriter(Protocol):
@@ -184,37 +268,3 @@ class JsonResponseWriter:
 
     def tick(self, now: float) -> None:
         """Do nothing: a JSON message needs no pings."""
-
-
-def metadata_event(request: Request, ending: dict[str, Any]) -> dict[str, Any]:
-    """Return the event to send just before ``ending``, which is ``message_stop`` or ``error``."""
-    attempts, usage = request.attempts, request.usage()
-    began, now = request.response.started, request.response.deadlines.now()
-    first, stream = attempts.first_content, attempts.stream
-    failed = ending["type"] == "error"
-    notes = [*attempts.notes, *(stream.notes if stream else ())]
-    return {
-        "type": "bridge.metadata",
-        "trace_id": request.head.request_id,
-        "route": request.route_name,
-        "upstream": attempts.target_record.get("upstream", ""),
-        "model": attempts.target_record.get("model", ""),
-        "success": not failed,
-        "attempts": len(attempts.records),
-        "tokens": {
-            "input": usage.input,
-            "output": usage.output,
-            "source": usage.source,
-            # which price applies: the service tier, speed and region, as far as reported
-            **{name: value for name in NAMES if (value := getattr(usage, name))},
-        },
-        "latency_ms": _ms(now - began),
-        "ttft_ms": None if first is None else _ms(first - began),
-        "terminal_reason": "error" if failed else "stop",
-        "error": ending["error"] if failed else None,
-        "notes": [{"path": n.path, "fate": n.fate, "reason": n.reason} for n in notes],
-    }
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 1)

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from proxy.gateway.request.request import Request
 from proxy.gateway.snapshot.targets import Target
-from proxy.gateway.web_search.search_endpoint import further_calls, search
+from proxy.gateway.web_search import further_calls, search
 from translator.anthropic.usage import Usage, add_usage
 from translator.dialect import ResponseContext, TextStream
 from translator.notes import Note

@@ -21,13 +21,13 @@ from proxy.gateway.admission.cooldown import cooldown
 from proxy.gateway.admission.load_shedding import load_shedder
 from proxy.gateway.admission.rate_limits import limits
 from proxy.gateway.endpoints import count_tokens, health
-from proxy.gateway.http.body_memory import body_memory
+from proxy.gateway.http.request_body import body_memory
 from proxy.gateway.request import ledger_records
 from proxy.gateway.request.session_calls import known_origins
 from proxy.gateway.request.tracing import tracing
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream import client, model_memory
-from proxy.gateway.webhooks.delivery import webhook_sender
+from proxy.gateway.webhooks import webhook_sender
 from proxy.ledger.maintenance.purge_schedule import nightly
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.posting.drainer import Pace

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.gateway.request.request import Request
-from proxy.gateway.upstream.connection import UpstreamConnection
+from proxy.gateway.upstream.connections import UpstreamConnection
 from tests.fakes.upstreams.script_steps import (
     Close,
     Reset,

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.gateway.http.lenient_json import decode_event
-from proxy.gateway.http.sse_encoder import BatchedTextDelta, encode_events
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.response_writers import BatchedTextDelta, encode_events
 from tests.for_each import for_each
 from tests.lanes import repeat
 from translator.dialect import ResponseContext

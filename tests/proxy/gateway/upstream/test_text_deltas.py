@@ -5,9 +5,13 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.gateway.http.sse_encoder import BatchedTextDelta
-from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
-from proxy.gateway.upstream.decoding.text_deltas import NO_TEXT, chat_piece, responses_piece
+from proxy.gateway.upstream.response_decoder import (
+    NO_TEXT,
+    ResponseDecoder,
+    chat_piece,
+    responses_piece,
+)
+from proxy.gateway.upstream.response_writers import BatchedTextDelta
 from tests.for_each import for_each
 from tests.translator.openai_responses.responses import (
     added,

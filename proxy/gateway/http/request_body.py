@@ -1,4 +1,8 @@
-"""Decode the JSON of request bodies strictly.
+"""The bodies of requests: their memory limit, gzip, and strict JSON.
+
+Received bytes are counted when they arrive, and the memory of the decoded values is counted before
+decoding. Above the limit, new requests are rejected (529), so that many large bodies cannot use up
+the memory.
 
 msgspec already rejects NaN, Infinity, 1e999, integers of thousands of digits, unpaired surrogates
 and invalid UTF-8. It accepts duplicate keys and deep nesting, which this module rejects. (Of
@@ -7,20 +11,136 @@ the gateway uses the other.) Decoded, a value of one byte of JSON takes up to 19
 ``count_values_limited`` counts the values first.
 """
 
+import asyncio
+import io
 import json
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from gc import get_referents, is_tracked
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
+from proxy.conf import conf
 from proxy.json_value_limit import MAX_VALUES, count_values
 from translator.errors import BadRequest
 
+from .errors import HttpError, too_busy, too_large
+
+Result = TypeVar("Result")
+
+AT_ONCE_BYTES: Final = 64 * 1024
+"""Work on a body of this size takes some milliseconds."""
+_thread: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
+MIB: Final = 2**20
+MOST_INFLATION: Final = 100
+"""The highest ratio of inflated to compressed size of a gzip body of more than 1 MiB.
+
+Conversations have a ratio of 5 to 20."""
+INFLATED_SLICE: Final = 64 * 1024
 MAX_DEPTH: Final = 100
 DEPTH_BYTES: Final = 16 * 1024
-
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
+
+
+class BodyMemory:
+    """The number of bytes reserved for running requests.
+
+    Only code on the event loop may change it.
+    """
+
+    def __init__(self) -> None:
+        self.reserved = 0
+
+    def change(self, before: int, now: int) -> int:
+        """Replace a reservation of ``before`` bytes by one of ``now`` bytes; return ``now``.
+
+        Raises HttpError (529) if the limit is exceeded. If no other request has a reservation, any
+        size is accepted.
+        """
+        others = self.reserved - before
+        if now > before and others and others + now > conf.max_bodies_bytes:
+            raise too_busy("bodies")
+        self.reserved = others + now
+        return now
+
+
+body_memory: Final = BodyMemory()
+
+
+async def run_in_body_thread(work: Callable[..., Result], *arguments: object) -> Result:
+    """Run ``work`` in the thread for large bodies, after the calls that were queued earlier.
+
+    There is only one such thread: parallel calls would share the GIL, so they would not be faster,
+    but they would need memory for all bodies at once.
+    """
+    call = copy_context().run
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_thread, call, work, *arguments)
+
+
+async def run_by_size(body: bytes, work: Callable[..., Result], *arguments: object) -> Result:
+    """Run ``work``, which reads a whole body: at once, or in the body thread if it is large."""
+    if len(body) <= AT_ONCE_BYTES:
+        return work(*arguments)
+    return await run_in_body_thread(work, *arguments)
+
+
+def inflation_limit(body: bytes, limit: int) -> int:
+    """Return how many bytes a gzip ``body`` may inflate to."""
+    return min(limit, max(MIB, MOST_INFLATION * len(body)))
+
+
+def gunzip_limited(body: bytes, encoding: str, limit: int) -> bytes:
+    """Decompress a body with ``content-encoding: gzip``, within ``limit`` bytes.
+
+    It may not inflate to more than ``inflation_limit`` either, and must be one gzip member
+    without trailing bytes. Raises HttpError (400, 413 or 415).
+    """
+    if encoding in {"", "identity"}:
+        return body
+    if encoding != "gzip":
+        raise HttpError(
+            415,
+            "invalid_request_error",
+            f"content-encoding {encoding[:40]!r} is not supported; send gzip or none",
+            error_code="unsupported_request_body_encoding",
+        )
+    max_size = inflation_limit(body, limit)
+    decompressor, plain, read = zlib.decompressobj(wbits=31), io.BytesIO(), 0
+    # Decompress in slices, because zlib copies all bytes after the member.
+    with memoryview(body) as compressed:
+        try:
+            while read < len(compressed) and not decompressor.eof and plain.tell() <= max_size:
+                piece = compressed[read : read + INFLATED_SLICE]
+                plain.write(decompressor.decompress(piece, max_size + 1 - plain.tell()))
+                read += len(piece) - len(decompressor.unused_data)
+        except zlib.error:
+            raise _bad_gzip("the body is not valid gzip") from None
+    if plain.tell() > max_size:
+        raise too_large(limit) if max_size == limit else inflated_too_much()
+    if not decompressor.eof:
+        raise _bad_gzip("the body is not valid gzip: it ends too early")
+    if read < len(body):
+        raise _bad_gzip("the body is not valid gzip: there is more behind its end")
+    return plain.getvalue()
+
+
+def inflated_too_much() -> HttpError:
+    return HttpError(
+        413,
+        "request_too_large",
+        f"the gzip body inflates to more than {MOST_INFLATION} times its size; send it unpacked",
+    )
+
+
+def _bad_gzip(message: str) -> HttpError:
+    return HttpError(
+        400, "invalid_request_error", message, error_code="invalid_request_body_encoding"
+    )
 
 
 def count_values_limited(body: bytes) -> int:

@@ -1,28 +1,48 @@
 """Decode an upstream's bytes to Anthropic events, for upstreams with another API than Anthropic's.
 
-Consecutive text deltas of a read are translated as one event (``text_deltas.py``). A
+Plain text deltas are nearly all events of a response. The types below describe them exactly, so
+that one call of the JSON decoder both recognises a delta and reads its text. The stream then gets
+only the text and its location: consecutive deltas of a read are translated as one event. A
 ``BatchedTextDelta`` contains the single texts, so that the client still gets one event for each
-delta. Other events are decoded one by one, and those of an unusual format by the lenient parser.
+delta. The garbage collector does not track the decoded objects (``gc=False``), because they cannot
+form a reference cycle.
+
+Other events are decoded one by one, and those of an unusual format by the lenient parser.
 """
 
 import contextlib
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby, pairwise
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta, Struct
 
-from proxy.gateway.http.lenient_json import DECODE_ERRORS, LARGE_TEXT
-from proxy.gateway.http.sse_encoder import BatchedTextDelta
+from proxy.gateway.http.lenient_json import (
+    DECODE_ERRORS,
+    LARGE_TEXT,
+    decode_event,
+    decode_lenient,
+    require_event,
+)
 from translator.dialect import TextLocation, TextStream
+from translator.errors import BadUpstream
 from translator.openai_responses.types import EventRead
-from translator.stream.sse import ServerSentEvent, SSEDecoder, parse_event
+from translator.stream.sse import DONE, ServerSentEvent, SSEDecoder, parse_event
+from translator.stream.surrogates import SurrogateJoiner
 
-from .lenient_sse import Event, LenientEventParser, join_surrogates
-from .text_deltas import PIECE_READERS
+from .response_writers import BatchedTextDelta
 
+Event = dict[str, Any]
+
+ESCAPED_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+ENDS: Final = (DONE, b"[done]", b'"[DONE]"')
+"""The end markers that servers send as ``data``."""
+EMPTY_DATA: Final = (b"null", b'""')
+"""The ``data`` that some servers send as a keep-alive."""
+PREFIX: Final = b"data:"
 NUMBERED: Final = re.compile(rb'"sequence_number": ?[1-9]')
 """A usable sequence number. Some servers send none, or always 0 or -1."""
 DATA: Final = b"data: "
@@ -34,6 +54,153 @@ DECODERS: Final[dict[str, Callable[[bytes], Event]]] = {
     "responses": msgspec.json.Decoder(EventRead).decode,  # type: ignore[dict-item]
 }
 """By dialect: a function that decodes the JSON of an event. It raises one of DECODE_ERRORS."""
+
+Text = Annotated[str, Meta(min_length=1)]
+Piece = tuple[TextLocation | None, str]
+"""The text that an event adds, after its location: the content to which the text is added."""
+NO_TEXT: Final[Piece] = (None, "")
+"""The piece of an event that is not a plain text delta."""
+
+
+class ChatDelta(Struct, forbid_unknown_fields=True, gc=False):
+    """A delta of Chat Completions with text and nothing else; unused fields may be null."""
+
+    content: Text
+    role: str | None = None
+    audio: None = None
+    function_call: None = None
+    reasoning: None = None
+    reasoning_content: None = None
+    refusal: None = None
+    tool_calls: None = None
+
+
+class ChatChoice(Struct, gc=False):
+    """The first choice of a chunk, without an end of the response."""
+
+    delta: ChatDelta
+    index: Literal[0] = 0
+    error: None = None
+    finish_reason: None = None
+    usage: None = None
+
+
+class ChatChunk(Struct, gc=False):
+    """A chunk of Chat Completions that adds only text: all that ``ChatStream.feed`` reads of it."""
+
+    choices: tuple[ChatChoice]
+    id: str | None = ""
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    base_resp: None = None
+    citations: None = None
+    error: None = None
+    search_results: None = None
+    timings: None = None
+    type: None = None
+    usage: None = None
+    x_groq: None = None
+
+
+class OutputTextDelta(Struct, gc=False, tag_field="type", tag="response.output_text.delta"):
+    """An event of the Responses API that adds only text."""
+
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: Text
+
+
+_decode_chunk: Final = msgspec.json.Decoder(ChatChunk).decode
+_decode_delta: Final = msgspec.json.Decoder(OutputTextDelta).decode
+
+
+def chat_piece(data: bytes) -> Piece:
+    """Return the text of a chunk of Chat Completions; ``NO_TEXT`` if it is not only text.
+
+    The text follows the earlier text. The location tells a second generation from the first: it is
+    the chunk's id, and 1 if the chunk has a role.
+    """
+    try:
+        chunk = _decode_chunk(data)
+    except DECODE_ERRORS:
+        return NO_TEXT
+    delta = chunk.choices[0].delta
+    return (chunk.id or "", 1 if delta.role else 0, 0), delta.content
+
+
+def responses_piece(data: bytes) -> Piece:
+    """Return the text of an event of the Responses API; ``NO_TEXT`` if it is not only text."""
+    try:
+        event = _decode_delta(data)
+    except DECODE_ERRORS:
+        return NO_TEXT
+    return (event.item_id, event.output_index, event.content_index), event.delta
+
+
+PIECE_READERS: Final[Mapping[str, Callable[[bytes], Piece]]] = {
+    "chat": chat_piece,
+    "responses": responses_piece,
+}
+"""For each dialect: the function that reads the text of an event from its JSON."""
+
+
+class LenientEventParser:
+    """Parses the SSE frames of one stream that have an unusual format.
+
+    ``surrogates`` is set at the first escaped surrogate. From then on, all events of the stream
+    must pass through it.
+    """
+
+    def __init__(self) -> None:
+        self.surrogates: SurrogateJoiner | None = None
+
+    def parse(self, name: str, text: bytes) -> tuple[list[Event], bool]:
+        """Return the events in the ``data`` of an SSE frame, and whether the response has ended.
+
+        Raises BadUpstream.
+        """
+        text = text.strip()
+        while text.startswith(PREFIX):  # a proxy has added a second ``data:``
+            text = text.removeprefix(PREFIX).lstrip()
+        if text in ENDS:
+            return self.flush(), True
+        if not text or text in EMPTY_DATA:
+            return [], False
+        if self.surrogates is None and ESCAPED_SURROGATE.search(text):
+            self.surrogates = SurrogateJoiner()
+        try:
+            return [self._event(name, text)], False
+        except BadUpstream:
+            if b"\n" not in text:
+                raise
+        return self._parse_lines(name, text)
+
+    def _parse_lines(self, name: str, text: bytes) -> tuple[list[Event], bool]:
+        """Parse one event per line, as some servers end an event with a single line feed."""
+        events: list[Event] = []
+        for line in text.split(b"\n"):
+            line_events, ended = self.parse(name, line)
+            events += line_events
+            if ended:
+                return events, True
+        return events, False
+
+    def _event(self, name: str, text: bytes) -> Event:
+        if self.surrogates is None:
+            return decode_event(name, text)
+        return require_event(name, decode_lenient(text))
+
+    def flush(self) -> list[Event]:
+        """Return the buffered events, which wait for the second half of a surrogate pair."""
+        return self.surrogates.flush() if self.surrogates is not None else []
+
+
+def join_surrogates(surrogates: SurrogateJoiner, events: list[Event]) -> list[Event]:
+    """Return the events; join surrogate pairs that are split between events. Raises BadUpstream."""
+    try:
+        return [joined for event in events for joined in surrogates.join(event)]
+    except RecursionError:
+        raise BadUpstream("upstream sent JSON that is nested too deeply") from None
 
 
 class ResponseDecoder:
