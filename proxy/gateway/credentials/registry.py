@@ -24,8 +24,15 @@ from proxy.secrets import ConfigError, Secret
 from translator.capabilities import Profile
 
 from .command import CommandToken
-from .credential import NONE, Credential, CredentialError, CredentialSource, api_key_headers
-from .live_credential import STATIC, LiveCredential
+from .credential import (
+    NONE,
+    STATIC,
+    Credential,
+    CredentialError,
+    CredentialSource,
+    LiveCredential,
+    api_key_headers,
+)
 
 AsHeaders = Callable[[str], dict[str, str]]
 

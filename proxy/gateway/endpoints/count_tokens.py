@@ -52,6 +52,8 @@ from translator.upstream_errors.refusal import Refusal
 from .http_consumer import StreamingHttpConsumer
 from .messages import choose_route_of, parse_body
 
+log = logging.getLogger("proxy.gateway")
+
 COUNT_TIMEOUT_S: Final = 10
 RESPONSES_COUNT_FIELDS: Final = frozenset(
     {"input", "instructions", "model", "parallel_tool_calls", "reasoning", "text", "tool_choice",
@@ -79,6 +81,49 @@ MAX_MODELS: Final = 1_024
 ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
 
 
+def compute_factor(upstream: str, model: str) -> float | None:
+    """Compute a model's factor from the ledger, in a thread of its own."""
+    try:
+        return factor_of(upstream, model, now() - LEARNING_RANGE)
+    finally:
+        connection.close()  # close the database connection of this thread
+
+
+class CorrectionFactors:
+    """The correction factors of the models that clients used last."""
+
+    def __init__(self, compute: Callable[[str, str], float | None] = compute_factor) -> None:
+        self._compute = compute
+        self._factors: dict[tuple[str, str], float | None] = {}
+        self._computed_at: dict[tuple[str, str], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._factors)
+
+    async def factor(self, upstream: str, model: str) -> float | None:
+        """Return the cached correction factor of a model, and refresh it when it is due.
+
+        Requests that arrive during the refresh get the previous factor.
+        """
+        key, at = (upstream, model), time.monotonic()
+        due_after = RETRY_AFTER_S if self._factors.get(key) is None else REFRESH_EVERY_S
+        if key not in self._computed_at or at - self._computed_at[key] >= due_after:
+            self._computed_at[key] = at
+            if len(self._computed_at) > MAX_MODELS:
+                # this drops the oldest factor, which is computed again when it is needed
+                oldest = next(iter(self._computed_at))
+                del self._computed_at[oldest]
+                self._factors.pop(oldest, None)
+            try:
+                self._factors[key] = await asyncio.to_thread(self._compute, upstream, model)
+            except (DatabaseError, LedgerUnavailable) as error:
+                log.warning("estimates for %s %s stay as they are: %s", upstream, model, error)
+        return self._factors.get(key)
+
+
+correction_factors: Final = CorrectionFactors()
+
+
 class CountTokensConsumer(StreamingHttpConsumer):
     cross_origin = True
 
@@ -100,8 +145,12 @@ class CountTokensConsumer(StreamingHttpConsumer):
         if texts:
             estimate = estimate_tokens(with_pdf_texts(request, texts, []))
         model = target.model_for(request["model"])
-        tokens, headers = await calibrated_estimate(target.server.name, model, estimate)
-        await self.send_response(200, _response_body(tokens, request), (JSON, *headers))
+        factor = await correction_factors.factor(target.server.name, model)
+        headers = [JSON, ESTIMATED]
+        if factor is not None:
+            estimate = math.ceil(estimate * factor)
+            headers.append((b"x-bridge-estimate-factor", b"%.2f" % factor))
+        await self.send_response(200, _response_body(estimate, request), tuple(headers))
 
     async def _upstream_count(
         self, target: Target, request: dict[str, Any], raw: bytes, key_id: int
@@ -110,16 +159,27 @@ class CountTokensConsumer(StreamingHttpConsumer):
         server = target.server
         model = target.model_for(request["model"])
         url = server.count_url_for(model)
-        if url is None or _is_missing(server.name, model):
+        missing_at = max(
+            without_endpoint.get((server.name, name), -math.inf) for name in ("", model)
+        )
+        if url is None or missing_at > time.monotonic() - WITHOUT_ENDPOINT_S:
             return None
         headers: dict[str, str] = {}
         is_native = server.dialect_name == "anthropic"
         try:
             permitted = server.policies.filter_request(request, [])
+            translated_for = target.for_translator(request["model"])
             if server.dialect_name == "responses":
-                body = _responses_body(target, permitted)
-            else:
-                body = _native_body(target, request, permitted, raw)
+                counted = {k: v for k, v in permitted.items() if k not in IGNORED_FIELDS}
+                built = server.dialect.build_request(
+                    {"max_tokens": 1024, **counted}, translated_for
+                )
+                body = msgspec.json.encode(
+                    {k: v for k, v in built.body.items() if k in RESPONSES_COUNT_FIELDS}
+                )
+            else:  # built as for /v1/messages
+                built = ANTHROPIC.build_request(permitted, translated_for)
+                body = patch_body(raw, request, {**built.body, "model": model})
             if is_native:
                 headers = server.policies.permitted_headers(forwarded_headers(self.head), [])
                 if server.cloud is None or not server.cloud.version:
@@ -171,14 +231,6 @@ class CountTokensConsumer(StreamingHttpConsumer):
             call.close()
 
 
-def _is_missing(upstream: str, model: str) -> bool:
-    oldest = time.monotonic() - WITHOUT_ENDPOINT_S
-    return any(
-        without_endpoint.get((upstream, name), oldest) > oldest
-        for name in dict.fromkeys(("", model))
-    )
-
-
 def _remember_missing(upstream: str, model: str, status: int, raw: bytes, body: bytes) -> None:
     """Remember a missing endpoint: for the upstream if it says so of the path, else for the model.
 
@@ -221,14 +273,6 @@ def _parse_count(answer: bytes | None) -> int | None:
     return tokens if type(tokens) is int and tokens >= 0 else None
 
 
-def _native_body(
-    target: Target, request: dict[str, Any], permitted: dict[str, Any], raw: bytes
-) -> bytes:
-    """Return the body for a counting endpoint of Anthropic's API, built as for /v1/messages."""
-    built = ANTHROPIC.build_request(permitted, target.for_translator(request["model"]))
-    return patch_body(raw, request, {**built.body, "model": target.model_for(request["model"])})
-
-
 def _cloud_body(
     server: UpstreamServer, body: bytes, headers: dict[str, str]
 ) -> tuple[bytes, dict[str, str]]:
@@ -240,68 +284,3 @@ def _cloud_body(
     if server.cloud.model_in_path and "{model}" not in server.cloud.count_path:
         sent["model"] = fields["model"]  # Vertex AI has one endpoint for all models
     return count_body(msgspec.json.encode(sent), server.cloud), headers
-
-
-def _responses_body(target: Target, request: dict[str, Any]) -> bytes:
-    fields = {name: value for name, value in request.items() if name not in IGNORED_FIELDS}
-    built = target.server.dialect.build_request(
-        {"max_tokens": 1024, **fields}, target.for_translator(request["model"])
-    )
-    return msgspec.json.encode({k: v for k, v in built.body.items() if k in RESPONSES_COUNT_FIELDS})
-
-
-log = logging.getLogger("proxy.gateway")
-
-
-def compute_factor(upstream: str, model: str) -> float | None:
-    """Compute a model's factor from the ledger, in a thread of its own."""
-    try:
-        return factor_of(upstream, model, now() - LEARNING_RANGE)
-    finally:
-        connection.close()  # close the database connection of this thread
-
-
-class CorrectionFactors:
-    """The correction factors of the models that clients used last."""
-
-    def __init__(self, compute: Callable[[str, str], float | None] = compute_factor) -> None:
-        self._compute = compute
-        self._factors: dict[tuple[str, str], float | None] = {}
-        self._computed_at: dict[tuple[str, str], float] = {}
-
-    def __len__(self) -> int:
-        return len(self._factors)
-
-    async def factor(self, upstream: str, model: str) -> float | None:
-        """Return the cached correction factor of a model, and refresh it when it is due.
-
-        Requests that arrive during the refresh get the previous factor.
-        """
-        key, at = (upstream, model), time.monotonic()
-        due_after = RETRY_AFTER_S if self._factors.get(key) is None else REFRESH_EVERY_S
-        if key not in self._computed_at or at - self._computed_at[key] >= due_after:
-            self._computed_at[key] = at
-            if len(self._computed_at) > MAX_MODELS:
-                # this drops the oldest factor, which is computed again when it is needed
-                oldest = next(iter(self._computed_at))
-                del self._computed_at[oldest]
-                self._factors.pop(oldest, None)
-            try:
-                self._factors[key] = await asyncio.to_thread(self._compute, upstream, model)
-            except (DatabaseError, LedgerUnavailable) as error:
-                log.warning("estimates for %s %s stay as they are: %s", upstream, model, error)
-        return self._factors.get(key)
-
-
-correction_factors: Final = CorrectionFactors()
-
-
-async def calibrated_estimate(
-    upstream: str, model: str, estimate: int
-) -> tuple[int, tuple[Header, ...]]:
-    """Return the estimate times the model's correction factor, and headers that describe it."""
-    factor = await correction_factors.factor(upstream, model)
-    if factor is None:
-        return estimate, (ESTIMATED,)
-    factor_header = (b"x-bridge-estimate-factor", b"%.2f" % factor)
-    return math.ceil(estimate * factor), (ESTIMATED, factor_header)

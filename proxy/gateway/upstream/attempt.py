@@ -18,7 +18,6 @@ from proxy.gateway.http.deadlines import TIMEOUTS, CancelReason
 from proxy.gateway.http.error_log import log_non_json_response
 from proxy.gateway.http.errors import SHUTTING_DOWN, STOPPED, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_event, decode_json
-from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
 from proxy.gateway.http.request_headers import matching_headers
 from proxy.gateway.request.attempts import AttemptRecord
 from proxy.gateway.request.request import Request
@@ -42,6 +41,7 @@ from .client import (
     UNDELIVERED,
     UpstreamResponse,
     bad_gateway_error,
+    map_rate_limit_headers,
     post,
     replace_expired,
     upstream_error,

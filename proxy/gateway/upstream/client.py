@@ -8,25 +8,33 @@ import asyncio
 import dataclasses
 import re
 import ssl
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from yarl import URL
 
-from proxy.gateway.credentials.credential import NONE, Credential, CredentialError
-from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
-from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.credentials.credential import (
+    NONE,
+    STATIC,
+    Credential,
+    CredentialError,
+    LiveCredential,
+)
+from proxy.gateway.http.errors import Header, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.request_headers import printable
 from proxy.gateway.http.secret_redaction import Redactor, redact_headers
 from proxy.gateway.request.attempts import AttemptRecord
-from proxy.gateway.snapshot.request_head import request_head
+from proxy.gateway.snapshot.endpoints import request_head
 from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.models.setup.upstream_connection import tls_context
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
+from translator.upstream_errors.body_parser import seconds_in
 
 from .connections import (
     OWNERS,
@@ -56,6 +64,25 @@ EXPIRED: Final = re.compile(
 )
 """A 403 with these words is about the credential; any other is about the permission. Amazon uses
 403 for both, so a denied role is not retried."""
+UNDELIVERED: Final = "undelivered"
+"""The ``detail`` of a failure before the upstream received the request."""
+CONNECTION_ERRORS: Final = (InvalidHttpResponse, OSError)
+pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
+EVENT_FIELDS: Final = frozenset({b":", b"d", b"e", b"i", b"r"})
+"""The possible first bytes of an SSE stream. JSON never begins with one of them, so they identify
+SSE even if the ``content-type`` is wrong."""
+BUCKET_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "requests": ("requests",),
+    "tokens": ("tokens", "input-tokens"),
+}
+"""Anthropic's bucket names for OpenAI's. OpenAI's ``tokens`` also become ``input-tokens``."""
+OPENAI_HEADERS: Final = frozenset(
+    f"x-ratelimit-{what}-{kind}"
+    for what in ("limit", "remaining", "reset")
+    for kind in BUCKET_NAMES
+)
+DIGITS: Final = re.compile(r"[0-9]{1,15}")
+MOST_SECONDS: Final = 10 * 365 * 86400.0
 
 
 def _fault(status: int, error_type: str, message: str, *, retry: bool | None) -> UpstreamError:
@@ -82,8 +109,6 @@ GARBAGE: Final = _fault(502, "api_error", "the upstream does not answer in HTTP"
 DENIED: Final = _fault(
     500, "api_error", "the upstream denies the gateway's role access", retry=False
 )
-UNDELIVERED: Final = "undelivered"
-"""The ``detail`` of a failure before the upstream received the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +132,6 @@ ERROR_MAPPINGS: Final[tuple[tuple[type[BaseException], ErrorMapping], ...]] = (
     (OSError, ErrorMapping(LOST, maybe_stale=True)),
     (EarlyResponse, ErrorMapping(GARBAGE, undelivered=True)),
 )
-CONNECTION_ERRORS: Final = (InvalidHttpResponse, OSError)
 
 
 def map_exception(exc: BaseException) -> ErrorMapping:
@@ -115,9 +139,6 @@ def map_exception(exc: BaseException) -> ErrorMapping:
         if isinstance(exc, kind):
             return mapping
     return ErrorMapping(GARBAGE)
-
-
-pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
 
 
 def pool(loop: asyncio.AbstractEventLoop) -> ConnectionPool:
@@ -133,11 +154,6 @@ async def close_transport() -> None:
     if made is not None:
         made.close()
         await asyncio.sleep(0)  # the event loop closes sockets in its next iteration
-
-
-EVENT_FIELDS: Final = frozenset({b":", b"d", b"e", b"i", b"r"})
-"""The possible first bytes of an SSE stream. JSON never begins with one of them, so they identify
-SSE even if the ``content-type`` is wrong."""
 
 
 class UpstreamResponse:
@@ -394,3 +410,31 @@ async def replace_expired(credential: LiveCredential, call: UpstreamResponse) ->
     except BaseException:
         call.close()
         raise
+
+
+def map_rate_limit_headers(ours: list[Header], upstream: Mapping[str, str]) -> list[Header]:
+    """Return the gateway's response headers and the upstream's converted rate limit headers.
+
+    OpenAI gives the time until a bucket is full as a duration, Anthropic as a timestamp
+    (docs/mapping.md). The gateway's own limits take precedence over the upstream's.
+    """
+    if OPENAI_HEADERS.isdisjoint(upstream):  # most servers send none; this saves 35 calls
+        return ours
+    names = {name for name, _ in ours}
+    converted: list[Header] = []
+    for kind, anthropic_kinds in BUCKET_NAMES.items():
+        texts = {}
+        for what in ("limit", "remaining"):
+            text = upstream.get(f"x-ratelimit-{what}-{kind}", "").strip()
+            texts[what] = text if DIGITS.fullmatch(text) else ""
+        seconds = seconds_in(upstream.get(f"x-ratelimit-reset-{kind}", ""))
+        if seconds is not None and seconds <= MOST_SECONDS:
+            full_at = datetime.fromtimestamp(time.time() + seconds, UTC)
+            texts["reset"] = full_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        converted += [
+            (f"anthropic-ratelimit-{name}-{what}".encode(), text.encode())
+            for name in anthropic_kinds
+            for what, text in texts.items()
+            if text
+        ]
+    return ours + [header for header in converted if header[0] not in names]

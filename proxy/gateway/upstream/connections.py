@@ -29,7 +29,7 @@ from typing import Any, Final, Literal
 import aiohappyeyeballs
 import httptools
 
-from proxy.gateway.snapshot.request_head import Origin
+from proxy.gateway.snapshot.endpoints import Origin
 from proxy.metrics.definitions import STRAY_RESPONSES
 from proxy.models.setup.upstream_connection import HttpProxy, TlsFiles
 from proxy.secrets import ConfigError
@@ -302,8 +302,13 @@ class UpstreamConnection(asyncio.Protocol):
         if self._body_complete:
             self._stray("idle")
             return
-        if not self._head_complete and self._unsent and self._is_early():
-            return
+        if not self._head_complete and self._unsent:
+            # The response begins before the whole request was sent. On a new connection the
+            # upstream rejects the request early, and the connection is not reused.
+            self._early = True
+            if self._reused:  # the response belongs to no request
+                self._stray("before_request_sent")
+                return
         try:
             self._parser.feed_data(raw)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
@@ -325,18 +330,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _is_early(self) -> bool:
-        """Handle a response that begins before the whole request was sent.
-
-        Return whether the response is stray, which means that it belongs to no request. On a new
-        connection it is not stray: the upstream rejects the request early, and the connection is
-        not reused.
-        """
-        self._early = True
-        if self._reused:
-            self._stray("before_request_sent")
-        return self._reused
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._parser = None  # breaks a reference cycle
         # After a reset, the acknowledgement of a request that was read may be missing.
@@ -346,7 +339,12 @@ class UpstreamConnection(asyncio.Protocol):
         if self._body_complete:
             self._keep_alive = False
             self._fault = ConnectionLost(str(exc or "closed"))
-        elif exc is None and self._head_complete and self._ends_with_connection:
+        elif (
+            exc is None
+            and self._head_complete
+            and "content-length" not in self.headers
+            and "transfer-encoding" not in self.headers
+        ):  # the body ends with the connection
             self._body_complete = True
             self._wake_reader()
         else:
@@ -364,10 +362,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._end(EarlyResponse("a response before the request was wholly sent"))
         if self._on_stray is not None:
             self._on_stray(self, when)
-
-    @property
-    def _ends_with_connection(self) -> bool:
-        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
     # The following methods are called by the parser.
 
@@ -640,7 +634,12 @@ class ConnectionPool:
         )
         try:
             if proxy.tls:
-                transport = await self._start_proxy_tls(tcp, first, origin, proxy)
+                # A client certificate is for the upstream, so none is shown.
+                files = TlsFiles(ca=origin.files.ca)
+                try:
+                    transport = await self._start_tls(tcp, first, files, proxy.host)
+                except ssl.SSLError as exc:
+                    raise ProxyUntrusted(str(exc)) from exc
             if tunnel is not None:
                 if transport is not tcp:
                     tunnel.connection_made(transport)
@@ -654,15 +653,6 @@ class ConnectionPool:
         for layer in dict.fromkeys((tcp, transport)):
             connection.connection_made(layer)
         return transport
-
-    async def _start_proxy_tls(
-        self, tcp: Any, first: asyncio.Protocol, origin: Origin, proxy: HttpProxy
-    ) -> Any:
-        """Start TLS with the proxy. A client certificate is for the upstream, so none is shown."""
-        try:
-            return await self._start_tls(tcp, first, TlsFiles(ca=origin.files.ca), proxy.host)
-        except ssl.SSLError as exc:
-            raise ProxyUntrusted(str(exc)) from exc
 
     async def _open_tcp(self, origin: Origin, factory: Callable[[], asyncio.Protocol]) -> Any:
         """Open a TCP connection to the upstream, or to its proxy; return the transport."""
@@ -687,7 +677,11 @@ class ConnectionPool:
         if known is not None and loop.time() - known[0] < ADDRESSES_S:
             return known[1]
         resolved = await loop.getaddrinfo(*key, type=socket.SOCK_STREAM)
-        found = [each for each in resolved if not _is_forbidden(each)]
+        found = [
+            each
+            for each in resolved
+            if (address := address_of(str(each[4][0]))) is not None and not is_forbidden(address)
+        ]
         if not found:
             raise ConnectError(f"{key[0]!r} resolves to an address of this network link")
         self._addresses[key] = (loop.time(), found)
@@ -711,12 +705,6 @@ class ConnectionPool:
                 del self._idle[key]
         if self._idle:
             self._sweep = loop.call_later(IDLE_S, self._close_expired)
-
-
-def _is_forbidden(resolved: Any) -> bool:
-    """Return whether no URL may have the address of this result of ``getaddrinfo``."""
-    address = address_of(str(resolved[4][0]))
-    return address is None or is_forbidden(address)
 
 
 def _address(origin: Origin) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from proxy.gateway.web_search import further_calls
 
 from .attempt import Attempt
 from .passthrough import Passthrough
-from .response_writers import JsonResponseWriter, StreamingResponseWriter
+from .response_writers import ResponseWriter, StreamingResponseWriter
 from .searching_attempt import SearchingAttempt
 
 OWN_FAULTS: Final = frozenset({400, 413})
@@ -28,7 +28,7 @@ async def try_targets(request: Request, route: Route) -> None:
 
     Raises UpstreamFailed if all fail, or if a failure cannot be retried at another target.
     """
-    writer = StreamingResponseWriter(request) if request.streaming else JsonResponseWriter(request)
+    writer = StreamingResponseWriter(request) if request.streaming else ResponseWriter(request)
     last = route.targets[-1]
     for target in route.targets:
         request.attempts.is_last_target = target is last

@@ -169,14 +169,13 @@ class LenientEventParser:
         if self.surrogates is None and ESCAPED_SURROGATE.search(text):
             self.surrogates = SurrogateJoiner()
         try:
-            return [self._event(name, text)], False
+            if self.surrogates is None:
+                return [decode_event(name, text)], False
+            return [require_event(name, decode_lenient(text))], False
         except BadUpstream:
             if b"\n" not in text:
                 raise
-        return self._parse_lines(name, text)
-
-    def _parse_lines(self, name: str, text: bytes) -> tuple[list[Event], bool]:
-        """Parse one event per line, as some servers end an event with a single line feed."""
+        # One event per line, as some servers end an event with a single line feed.
         events: list[Event] = []
         for line in text.split(b"\n"):
             line_events, ended = self.parse(name, line)
@@ -184,11 +183,6 @@ class LenientEventParser:
             if ended:
                 return events, True
         return events, False
-
-    def _event(self, name: str, text: bytes) -> Event:
-        if self.surrogates is None:
-            return decode_event(name, text)
-        return require_event(name, decode_lenient(text))
 
     def flush(self) -> list[Event]:
         """Return the buffered events, which wait for the second half of a surrogate pair."""
@@ -235,8 +229,11 @@ class ResponseDecoder:
             self._decode_leniently(frames)
         else:
             self._decode_texts(frames, texts)
-        if not raw:
-            self._finish()
+        if not raw:  # the upstream's body has ended
+            self._translate_parsed(self._sse.end())
+            self.events += self._stream.feed(*self._lenient_parser.flush())
+            if not self._stream.finished:
+                self.events += self._stream.end()
 
     def _without_repeats(self, frames: list[bytes]) -> list[bytes]:
         """Drop frames that repeat the previous one: in Responses each event has its own number."""
@@ -336,10 +333,3 @@ class ResponseDecoder:
             if sent == "".join(pieces):
                 translated[-1] = BatchedTextDelta(last, pieces)
         self.events += translated
-
-    def _finish(self) -> None:
-        """Finish the response when the upstream's body has ended."""
-        self._translate_parsed(self._sse.end())
-        self.events += self._stream.feed(*self._lenient_parser.flush())
-        if not self._stream.finished:
-            self.events += self._stream.end()

@@ -6,7 +6,7 @@ another target.
 """
 
 import asyncio
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -94,21 +94,24 @@ def metadata_event(request: Request, ending: dict[str, Any]) -> dict[str, Any]:
             # which price applies: the service tier, speed and region, as far as reported
             **{name: value for name in NAMES if (value := getattr(usage, name))},
         },
-        "latency_ms": _ms(now - began),
-        "ttft_ms": None if first is None else _ms(first - began),
+        "latency_ms": round((now - began) * 1000, 1),
+        "ttft_ms": None if first is None else round((first - began) * 1000, 1),
         "terminal_reason": "error" if failed else "stop",
         "error": ending["error"] if failed else None,
         "notes": [{"path": n.path, "fate": n.fate, "reason": n.reason} for n in notes],
     }
 
 
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 1)
+class ResponseWriter:
+    """Writes one JSON message at the end of the response.
 
+    After a failure, the client gets an HTTP error.
+    """
 
-class ResponseWriter(Protocol):
-    @property
-    def committed(self) -> bool: ...
+    def __init__(self, request: Request) -> None:
+        self.committed = False
+        self.request = request
+
     async def write_events(
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
     ) -> None:
@@ -116,28 +119,43 @@ class ResponseWriter(Protocol):
 
         ``raw``: the upstream's own bytes, to send in place of encoded events.
         """
-        ...
+        attempts = self.request.attempts
+        attempts.fold.feed(*events)
+        if not raw and attempts.fold.is_truncated:
+            raise BadUpstream("upstream's answer is too large")
+        if last:
+            self.request.first_content_sent()
+            self.committed = True
+            message = attempts.message = attempts.fold.message
+            if not raw:
+                # The types of Anthropic's SDKs demand ``citations``; the schema of Vercel's AI SDK
+                # for messages (not for streams) refuses null: @ai-sdk/anthropic 3.0.
+                content = [
+                    {**block, "citations": []} if block.get("citations", ()) is None else block
+                    for block in message.get("content", ())
+                ]
+                raw = _encode({**message, "content": content})
+            await self.request.response.send_response(200, raw)
 
     def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
-        """Return the ``bridge.metadata`` frames to send just before these events."""
-        ...
+        """Return the ``bridge.metadata`` frames to send just before these events of a stream."""
+        return b""
 
     def discard_start(self) -> None:
         """Forget the buffered start of a response that the upstream then refused."""
-        ...
 
-    def tick(self, now: float) -> None: ...
+    def tick(self, now: float) -> None:
+        """Send a ping if one is due. The deadline timer calls this a few times a second."""
 
 
-class StreamingResponseWriter:
+class StreamingResponseWriter(ResponseWriter):
     """Writes to a streaming client once for each upstream read.
 
     Sends pings while no events come.
     """
 
     def __init__(self, request: Request) -> None:
-        self.committed = False
-        self._request = request
+        super().__init__(request)
         self._response = request.response
         self._metadata = request.options.metadata
         self._buffered = b""
@@ -149,9 +167,9 @@ class StreamingResponseWriter:
     async def write_events(
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
     ) -> None:
-        self._request.attempts.fold.feed(*events)
+        self.request.attempts.fold.feed(*events)
         if raw is None:
-            raw = self._frames(events) if last else encode_events(events)
+            raw = self._last_frames(events) if last else encode_events(events)
         if not self.committed and not last and not any(e["type"] in CONTENT for e in events):
             self._buffered += raw
             return
@@ -162,8 +180,8 @@ class StreamingResponseWriter:
             await self._ping_task
         if self._buffered:
             raw, self._buffered = self._buffered + raw, b""
-        if self._request.attempts.first_content is None:
-            self._request.first_content_sent()
+        if self.request.attempts.first_content is None:
+            self.request.first_content_sent()
         if not self.committed:
             await self._commit()
         await self._response.send_body(raw, more=not last)
@@ -175,18 +193,18 @@ class StreamingResponseWriter:
             return b""
         if any(event["type"] == "message_stop" for event in events):
             # The whole response came in one read: its first content is sent now, too.
-            self._request.first_content_sent()
+            self.request.first_content_sent()
         return b"".join(
-            encode_event(metadata_event(self._request, event))
+            encode_event(metadata_event(self.request, event))
             for event in events
             if event["type"] in ENDINGS
         )
 
-    def _frames(self, events: list[dict[str, Any]]) -> bytes:
+    def _last_frames(self, events: list[dict[str, Any]]) -> bytes:
         """Encode the last events. Add the request id to errors and insert the metadata event."""
         for event in events:
             if event["type"] == "error":
-                event["request_id"] = self._request.head.request_id
+                event["request_id"] = self.request.head.request_id
         if not self._metadata:
             return encode_events(events)
         return b"".join([self.metadata_before([event]) + encode_event(event) for event in events])
@@ -195,11 +213,10 @@ class StreamingResponseWriter:
         self._buffered = b""
 
     def tick(self, now: float) -> None:
-        """Send a ping if one is due. The deadline timer calls this a few times a second."""
         if self._writing or self._ping_task is not None or self._response.complete:
             return
         if not self.committed:
-            if now - self._request.response.started < conf.first_event_wait_s:
+            if now - self.request.response.started < conf.first_event_wait_s:
                 return
         elif now - self._wrote_at < conf.ping_interval_s:
             return
@@ -220,51 +237,3 @@ class StreamingResponseWriter:
             self._wrote_at = self._response.deadlines.now()
         finally:
             self._ping_task = None
-
-
-def _with_citations(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the message with an empty list for each ``citations`` that is null.
-
-    The types of Anthropic's SDKs demand the field; the schema of Vercel's AI SDK for messages (not
-    for streams) refuses null: @ai-sdk/anthropic 3.0.
-    """
-    content = [
-        {**block, "citations": []} if block.get("citations", ()) is None else block
-        for block in message.get("content", ())
-    ]
-    return {**message, "content": content}
-
-
-class JsonResponseWriter:
-    """Writes one JSON message at the end of the response.
-
-    After a failure, the client gets an HTTP error.
-    """
-
-    def __init__(self, request: Request) -> None:
-        self.committed = False
-        self._request = request
-
-    async def write_events(
-        self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
-    ) -> None:
-        request = self._request
-        request.attempts.fold.feed(*events)
-        if not raw and request.attempts.fold.is_truncated:
-            raise BadUpstream("upstream's answer is too large")
-        if last:
-            request.first_content_sent()
-            self.committed = True
-            request.attempts.message = request.attempts.fold.message
-            sent = raw or _encode(_with_citations(request.attempts.message))
-            await request.response.send_response(200, sent)
-
-    def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
-        """Return no bytes: a JSON message has no metadata events."""
-        return b""
-
-    def discard_start(self) -> None:
-        """Do nothing: the message is encoded at its end."""
-
-    def tick(self, now: float) -> None:
-        """Do nothing: a JSON message needs no pings."""

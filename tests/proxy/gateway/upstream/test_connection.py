@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from yarl import URL
 
-from proxy.gateway.snapshot.request_head import Origin, request_head
+from proxy.gateway.snapshot.endpoints import Origin, request_head
 from proxy.gateway.upstream.connections import (
     DISTRUST_S,
     ConnectError,

@@ -17,7 +17,7 @@ PLACES = (
     "proxy.gateway.endpoints.messages:budgets.reserve", "proxy.gateway.request.request:open_record", "proxy.gateway.request.request:Request.accept",
     "proxy.gateway.request.request:Request.set_body", "proxy.gateway.request.request:Request.attempt_started", "proxy.gateway.request.request:Request.wait_until_recorded",
     "proxy.gateway.request.request:Request.first_content_sent", "proxy.gateway.request.request:Request.store_upstream_bytes", "proxy.gateway.request.request:session_id_in",
-    "proxy.gateway.upstream.attempt:Attempt.build_upstream_request", "proxy.gateway.upstream.attempt:Attempt._post", "proxy.gateway.upstream.attempt:Attempt._post",
+    "proxy.gateway.upstream.attempt:Attempt.build_upstream_request", "proxy.gateway.upstream.attempt:Attempt._post", "proxy.gateway.upstream.attempt:Attempt._post_once",
     "proxy.gateway.upstream.attempt:Attempt.deliver", "proxy.gateway.upstream.attempt:Attempt.relay_events", "proxy.gateway.upstream.attempt:ResponseDecoder.feed",
     "proxy.gateway.request.attempts:StoredReads.add", "translator.message_stream.events_to_message:MessageFold.feed",
     "translator.openai_chat.stream.chat_stream:ChatStream.feed", "proxy.gateway.upstream.response_writers:StreamingResponseWriter.write_events", "proxy.gateway.endpoints.http_consumer:gunzip_limited",
