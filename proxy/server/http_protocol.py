@@ -199,7 +199,10 @@ class Cycle:
             log.error("ASGI callable returned without completing response.")
         if not self.disconnected and (error is not None or not self.response_complete):
             if not self.response_started:
-                self._send_500()
+                self.keep_alive = False
+                self._begin(500, ERROR_HEADERS)
+                body = b"" if self._method == "HEAD" else ERROR_BODY
+                connection.transport.write(self.head + body)
             connection.close()
         # Later calls of ``receive`` and ``send`` must see the end.
         self.disconnected = self.response_complete = True
@@ -207,12 +210,6 @@ class Cycle:
             self.event.set()
         # Break the reference cycle with the connection: the garbage collector runs rarely.
         del self._connection
-
-    def _send_500(self) -> None:
-        self.keep_alive = False
-        self._begin(500, ERROR_HEADERS)
-        body = b"" if self._method == "HEAD" else ERROR_BODY
-        self._connection.transport.write(self.head + body)
 
     # Request
 
@@ -454,8 +451,11 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         headers = self._headers
         # A head that arrived within one small read cannot be too large.
-        large = self._head_bytes or self._read_bytes > MAX_HEAD_BYTES
-        if len(headers) > MAX_HEADERS or (large and self._too_large(headers)):
+        is_large = False
+        if self._head_bytes or self._read_bytes > MAX_HEAD_BYTES:
+            self._head_bytes = 0
+            is_large = sum(map(len, chain.from_iterable(headers))) > MAX_HEAD_BYTES
+        if len(headers) > MAX_HEADERS or is_large:
             self._rejection_status = 431
             raise BadRequestHead
         self._in_head = False
@@ -465,10 +465,6 @@ class HttpProtocol(asyncio.Protocol):
             self._upgrade = method, self._parser.get_http_version(), headers
         else:
             self._start_request(method, headers)
-
-    def _too_large(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        self._head_bytes = 0
-        return sum(map(len, chain.from_iterable(headers))) > MAX_HEAD_BYTES
 
     def _start_request(self, method: str, headers: list[tuple[bytes, bytes]]) -> None:
         """Start the request, or queue it behind the running one."""
