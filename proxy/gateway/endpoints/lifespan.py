@@ -88,13 +88,10 @@ async def stop_services() -> None:
         await asyncio.wait(left, timeout=SHUTDOWN_WAIT_S)
     load_shedder.stop()
     await close_transport()
-    await asyncio.to_thread(nightly.stop)
-    await asyncio.to_thread(webhook_sender.stop)
-    await asyncio.to_thread(live_view_sync.stop)
-    await asyncio.to_thread(tracing.stop)
-    await asyncio.to_thread(recorder.stop)
-    await asyncio.to_thread(budget_maintenance.stop)
-    await asyncio.to_thread(directory.stop)
+    for service in (
+        nightly, webhook_sender, live_view_sync, tracing, recorder, budget_maintenance, directory
+    ):  # fmt: skip
+        await asyncio.to_thread(service.stop)
 
 
 def tune_malloc() -> None:

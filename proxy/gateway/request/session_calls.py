@@ -3,7 +3,7 @@
 A call's id carries what must go back to the upstream with the call. What is too long for an id, or
 arrives after the client received the id, is recorded when the response ends, and read when the
 session's next request goes to the same upstream and model. Only the gateway key that made the
-request can read the request.
+request can read the entry.
 
 Nothing is recorded for requests without a session id, or of a team that stores only metadata.
 """
@@ -19,7 +19,7 @@ from typing import Final
 from proxy.counters.backends import call_store
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.counters.budget_store_failover import PAUSE_S
-from proxy.counters.session_calls import MAX_CALL, CallStore, Entries
+from proxy.counters.session_calls import MAX_CALL, Entries
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.recorder import recorder
@@ -45,7 +45,7 @@ NOT_READ: Final = Note("messages", "dropped", "the session's record of calls is 
 ABSENT_S: Final = 0.25
 PRESENT_S: Final = 60.0
 """Seconds for which the answer whether an upstream has entries is not queried again. The record may
-be shared with other nodes, so an absent request is queried more often."""
+be shared with other nodes, so an absent entry is queried more often."""
 MAX_ORIGINS: Final = 1_000
 
 
@@ -76,20 +76,21 @@ known_origins: Final = KnownOrigins()
 
 async def load_calls(request: Request, target: Target) -> RecordedCalls | None:
     """Return the recorded calls of the request's session; None if its calls are not recorded."""
-    session_id = request.session_id
-    if not session_id or target.server.dialect_name == "anthropic":
+    if not request.session_id or target.server.dialect_name == "anthropic":
         return None
     if not request.caller.team.store_full:
         return None
-    origin = _origin(request, target)
+    origin, session = _keys(request, target)
     has_calls = known_origins.get(origin)
     if has_calls is False:
         return {}
     store = call_store(recorder.directory)
+
+    def load() -> Entries | None:
+        return store.load(origin, session) if has_calls or store.has_origin(origin) else None
+
     try:
-        entries = await asyncio.to_thread(
-            _load, store, origin, _session(request), is_known=bool(has_calls)
-        )
+        entries = await asyncio.to_thread(load)
     except StoreUnavailable as exc:
         log.warning("record of tool calls: %s", exc)
         if known_origins.was_present(origin):
@@ -97,12 +98,20 @@ async def load_calls(request: Request, target: Target) -> RecordedCalls | None:
         else:
             known_origins.set(origin, has_calls=False, for_s=PAUSE_S)
         return {}
-    if entries is None:
-        known_origins.set(origin, has_calls=False)
-        return {}
     if not has_calls:
-        known_origins.set(origin, has_calls=True)
-    return _decode(entries)
+        known_origins.set(origin, has_calls=entries is not None)
+    calls: dict[str, UpstreamCall | None] = {}
+    for name, entry in (entries or {}).items():
+        try:
+            content = decode_json(entry.encode()) if entry is not None else None
+        except BadUpstream:
+            content = None
+        match content:
+            case [str(id_), dict(fields)]:
+                calls[name] = UpstreamCall(id_, fields)
+            case _:  # an entry that another program wrote counts as expired
+                calls[name] = None
+    return calls
 
 
 async def save_calls(request: Request, target: Target, stream: Stream) -> None:
@@ -110,13 +119,13 @@ async def save_calls(request: Request, target: Target, stream: Stream) -> None:
     encoded = {
         name: json.dumps(call, separators=(",", ":")) for name, call in stream.call_records.items()
     }
-    entries = {name: request for name, request in encoded.items() if len(request) <= MAX_CALL}
+    entries = {name: entry for name, entry in encoded.items() if len(entry) <= MAX_CALL}
     notes = {TOO_LARGE} if len(entries) < len(encoded) else set()
-    origin = _origin(request, target)
+    origin, session = _keys(request, target)
     store = call_store(recorder.directory)
     try:
         if entries:
-            saved = await asyncio.to_thread(store.save, origin, _session(request), entries)
+            saved = await asyncio.to_thread(store.save, origin, session, entries)
             notes.add(RECORDED if saved else TOO_LARGE)
             known_origins.set(origin, has_calls=True)
     except StoreUnavailable as exc:
@@ -125,36 +134,11 @@ async def save_calls(request: Request, target: Target, stream: Stream) -> None:
     stream.notes += sorted(notes, key=lambda note: note.reason)
 
 
-def _load(store: CallStore, origin: str, session: str, *, is_known: bool) -> Entries | None:
-    """Return the session's entries; None if no session has entries for this origin.
-
-    ``is_known``: whether it is known that some session has.
-    """
-    return store.load(origin, session) if is_known or store.has_origin(origin) else None
-
-
-def _decode(entries: Entries) -> dict[str, UpstreamCall | None]:
-    """Decode the entries of a session. An request that another program wrote counts as expired."""
-    calls: dict[str, UpstreamCall | None] = {}
-    for name, request in entries.items():
-        try:
-            content = decode_json(request.encode()) if request is not None else None
-        except BadUpstream:
-            content = None
-        match content:
-            case [str(id_), dict(fields)]:
-                calls[name] = UpstreamCall(id_, fields)
-            case _:
-                calls[name] = None
-    return calls
-
-
-def _origin(request: Request, target: Target) -> str:
-    return _digest(f"{target.server.name}\n{target.model_for(request.model)}")
-
-
-def _session(request: Request) -> str:
-    return _digest(f"{request.caller.key_id}\n{request.session_id}")
+def _keys(request: Request, target: Target) -> tuple[str, str]:
+    """Return the keys of the request's upstream and model, and of its session, in the store."""
+    origin = f"{target.server.name}\n{target.model_for(request.model)}"
+    session = f"{request.caller.key_id}\n{request.session_id}"
+    return _digest(origin), _digest(session)
 
 
 def _digest(text: str) -> str:

@@ -31,6 +31,7 @@ from translator.dialect import ResponseContext, Stream, TextStream, UpstreamErro
 from translator.errors import BadRequest, BadUpstream
 from translator.message_stream.malformed_events import INTERNAL_ERROR
 from translator.notes import Note
+from translator.request.body_edits import apply_lessons
 from translator.request.retry_repairs import REFUSAL_STATUSES, REPAIRABLE
 from translator.secret_redaction import mask_secrets
 from translator.stream.sse import SSEDecoder
@@ -47,7 +48,7 @@ from .client import (
     upstream_error,
 )
 from .documents import PdfText, load_pdf_texts, with_pdf_texts, with_texts_of_files
-from .model_memory import MAX_REPAIRS, RequestRepairs, adapt_body
+from .model_memory import MAX_REPAIRS, RequestRepairs, memory
 from .response_decoder import ResponseDecoder
 from .response_writers import CONTENT, ResponseWriter
 
@@ -159,8 +160,8 @@ class Attempt:
         self.url = server.url_for(target.model)
         upstream_request = server.dialect.build_request(fields, target)
         body = {**upstream_request.body, **server.extra_body}
-        body, notes, self.repairs.origins = adapt_body(
-            body, server, target.model, upstream_request.origins
+        body, notes, self.repairs.origins = apply_lessons(
+            body, memory.lessons(server, target.model), upstream_request.origins
         )
         self.record_translation_notes([*upstream_request.notes, *notes])
         self.known_answer = upstream_request.local_response

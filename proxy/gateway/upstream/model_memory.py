@@ -164,13 +164,6 @@ def is_configured(server: UpstreamServer, model: str, lesson: Lesson) -> bool:
     return bool(capability) and capability in server.capabilities_for(model)
 
 
-def adapt_body(
-    body: dict[str, Any], server: UpstreamServer, model: str, origins: Sequence[Origin] = ()
-) -> tuple[dict[str, Any], list[Note], tuple[Origin, ...]]:
-    """Return a body as its model is known to take it, with notes, and its history's origins."""
-    return apply_lessons(body, memory.lessons(server, model), origins)
-
-
 memory: Final = ModelMemory()
 
 
@@ -180,7 +173,7 @@ class RequestRepairs:
     def __init__(self, server: UpstreamServer) -> None:
         self._server = server
         self._repairs: list[Repair] = []
-        # for each request of the history sent to the upstream: its place in the client's request
+        # for each entry of the history sent to the upstream: its place in the client's request
         self.origins: tuple[Origin, ...] = ()
 
     @property

@@ -26,13 +26,14 @@ from translator.anthropic_upstream.stream import AnthropicStream
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
 from translator.notes import Note
+from translator.request.body_edits import apply_lessons
 from translator.secret_redaction import mask_secrets, redact_error_body
 from translator.stream.sse import SSEDecoder
 from translator.upstream_errors import read_error
 
 from .attempt import Attempt
 from .client import UpstreamResponse, upstream_error
-from .model_memory import adapt_body
+from .model_memory import memory
 from .response_writers import encode_events
 
 FRAME_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -88,7 +89,7 @@ class Passthrough(Attempt):
         if server.policies is not NO_POLICIES:
             headers = server.policies.permitted_headers(headers, self.withheld)
         target_fields = {**upstream_request.body, "model": model, **server.extra_body}
-        target_fields, notes, _ = adapt_body(target_fields, server, model)
+        target_fields, notes, _ = apply_lessons(target_fields, memory.lessons(server, model))
         target_fields, headers = as_cloud_request(server, target_fields, headers, self.withheld)
         self.record_translation_notes([*upstream_request.notes, *notes])
         self.headers = headers
