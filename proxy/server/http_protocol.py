@@ -349,7 +349,7 @@ class HttpProtocol(asyncio.Protocol):
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         if not config.loaded:
             config.load()
-        self.config = config
+        self.config: Any = config
         # Call the HTTP application directly: Channels' protocol router would add a coroutine.
         routed = getattr(config.loaded_app, "application_mapping", {})
         self.app = routed.get("http", config.loaded_app)
