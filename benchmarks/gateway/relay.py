@@ -24,21 +24,19 @@ import uvloop  # noqa: E402
 
 from benchmarks.gateway import answers  # noqa: E402
 from benchmarks.gateway.servers import UPSTREAM_KEY  # noqa: E402
-from proxy.gateway.admission.client_options import ClientOptions  # noqa: E402
 from proxy.gateway.endpoints.http_consumer import StreamingHttpConsumer  # noqa: E402
-from proxy.gateway.exchange.attempt_record import AttemptRecord  # noqa: E402
-from proxy.gateway.exchange.request_context import RequestContext  # noqa: E402
 from proxy.gateway.http.deadlines import Deadlines  # noqa: E402
 from proxy.gateway.http.request_headers import RequestHeaders  # noqa: E402
+from proxy.gateway.request.attempts import AttemptRecord  # noqa: E402
+from proxy.gateway.request.request import Request  # noqa: E402
 from proxy.gateway.snapshot.dialects import DIALECTS  # noqa: E402
 from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer  # noqa: E402
 from proxy.gateway.upstream.attempt import Attempt  # noqa: E402
 from proxy.gateway.upstream.client import UpstreamResponse  # noqa: E402
-from proxy.gateway.upstream.connection import UpstreamConnection  # noqa: E402
-from proxy.gateway.upstream.connection_pool import ConnectionPool  # noqa: E402
+from proxy.gateway.upstream.connections import ConnectionPool, UpstreamConnection  # noqa: E402
 from proxy.gateway.upstream.response_writers import StreamingResponseWriter  # noqa: E402
-from proxy.server.http_cycle import Cycle  # noqa: E402
-from tests.proxy.gateway.request_context_factory import HEADERS, RecordedContext  # noqa: E402
+from proxy.server.http_protocol import Cycle  # noqa: E402
+from tests.proxy.gateway.request_factory import HEADERS, RecordedRequest  # noqa: E402
 from translator.capabilities import PROFILES  # noqa: E402
 from translator.dialect import ResponseContext  # noqa: E402
 
@@ -72,21 +70,16 @@ def start_stream(dialect, server, loop):
     )  # fmt: skip
     consumer = StreamingHttpConsumer()
     consumer.base_send = Cycle(client, "POST", "1.1", keep_alive=True).send
-    consumer.headers = RequestHeaders({"path": "/", "headers": HEADERS, "client": ("::1", 1)})
+    consumer.head = RequestHeaders({"path": "/", "headers": HEADERS, "client": ("::1", 1)})
     consumer.extra_headers = []
     consumer.deadlines = Deadlines(consumer.stop, loop)
     consumer.started = loop.time()
-    context = RequestContext(consumer, consumer.headers, RecordedContext().caller)
+    request = Request(consumer, consumer.head, RecordedRequest().caller)
     target = Target(server=server, model="m")
-    attempt = Attempt(
-        target,
-        context,
-        StreamingResponseWriter(context, metadata=False),
-        ClientOptions(strict=False, metadata=False, blocks=False),
-    )
+    attempt = Attempt(target, request, StreamingResponseWriter(request))
     attempt.stream = DIALECTS[dialect].stream(ResponseContext(message_id="msg_1", model="m"))
     record = AttemptRecord(server.name, "m", loop.time(), status=200)
-    context.attempt_started(record, target, attempt.stream)
+    request.attempt_started(record, target, attempt.stream)
     upstream = UpstreamConnection()
     upstream.connection_made(Transport())
     upstream.send_request(b"", b"")

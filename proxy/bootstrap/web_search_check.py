@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from proxy.conf import conf
-from proxy.gateway.web_search.search_endpoint import search
+from proxy.gateway.web_search import search
 from proxy.models.setup.upstreams import split_url
 from proxy.url_hosts import host_error, is_private
 

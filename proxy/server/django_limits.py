@@ -15,8 +15,8 @@ from django.conf import settings
 
 from proxy.conf import conf
 from proxy.gateway.admission.rate_limits import Bucket
-from proxy.gateway.http.body_memory import body_memory
 from proxy.gateway.http.errors import HttpError, too_busy, too_large, too_slow
+from proxy.gateway.http.request_body import body_memory
 from proxy.ids import new_ulid
 
 MAX_CONCURRENT: Final = 16

@@ -22,7 +22,7 @@ from proxy.secrets import ConfigError
 from . import service_manager
 from .connection_limits import raise_file_limit, warn_of_low_limit
 from .graceful_server import BACKLOG, GracefulServer, Worker
-from .http_timeouts import GatewayHttpProtocol
+from .http_protocol import HttpProtocol
 from .sighup_reload import Reloader
 from .websocket_protocol import LiveFeedConnection
 
@@ -122,7 +122,7 @@ def run(
         settings.ASGI_APPLICATION.replace(".application", ":application"),
         workers=workers,
         loop="auto",  # uvloop where it is installed
-        http=GatewayHttpProtocol,
+        http=HttpProtocol,
         ws=LiveFeedConnection,
         ws_max_size=4096,  # clients of the live view send nothing
         ws_per_message_deflate=False,  # it would take 32 KB of memory for each client

@@ -67,9 +67,11 @@ class AwsCredentials:
         except ConfigError as error:
             raise CredentialError(f"AWS: {error}") from None
         except botocore.exceptions.BotoCoreError as error:
-            raise CredentialError(f"AWS: {_first_line(error)}") from None
+            raise CredentialError(f"AWS: {str(error).strip().splitlines()[0][:300]}") from None
         except botocore.exceptions.ClientError as error:  # of STS
-            raise CredentialError(f"AWS: {type(error).__name__}: {_code(error)}") from None
+            # its code, such as AccessDenied; its message may name accounts
+            code = str(error.response.get("Error", {}).get("Code", "") or "failed")[:100]
+            raise CredentialError(f"AWS: {type(error).__name__}: {code}") from None
         if keys is None:
             raise CredentialError(
                 "AWS: no credentials in the environment, a profile, a web identity, "
@@ -106,13 +108,3 @@ class AwsCredentials:
             return {name.lower(): value for name, value in request.headers.items()}
 
         return sign
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300]
-
-
-def _code(error: Exception) -> str:
-    """Return the error code of STS, such as AccessDenied; its message may name accounts."""
-    response: Any = getattr(error, "response", {})
-    return str(response.get("Error", {}).get("Code", "") or "failed")[:100]

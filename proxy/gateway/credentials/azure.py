@@ -29,8 +29,7 @@ class EntraToken:
     def fetch(self) -> Credential:
         method = self._settings.method
         try:
-            options = _transport_options(self._connection)
-            with CLIENTS[method](self._settings, options) as client:
+            with self._client() as client:
                 found = client.get_token(self._settings.scope)
         except ConfigError as error:
             raise CredentialError(f"Entra ID: {error}") from None
@@ -44,68 +43,35 @@ class EntraToken:
             origin=f"Entra ID, {method.replace('_', ' ')}",
         )
 
-
-Options = dict[str, Any]
-"""The options of the library's HTTP client."""
-
-
-def _transport_options(connection: Mapping[str, Any]) -> Options:
-    """Return the options for the upstream's way. Raises ConfigError."""
-    way = token_transport(connection)
-    options: Options = {}
-    if way.proxies is not None:
-        options["proxies"] = dict(way.proxies)
-    if way.ca_file:
-        options["connection_verify"] = way.ca_file
-    return options
-
-
-def _authority(settings: AzureSettings) -> dict[str, Any]:
-    """Return the options for another authority, of which no list of public ones is queried."""
-    if not settings.authority:
-        return {}
-    return {"authority": settings.authority, "disable_instance_discovery": True}
-
-
-def _client_secret(settings: AzureSettings, options: Options) -> Any:
-    reference = settings.client_secret.stored if settings.client_secret else {}
-    return azure.identity.ClientSecretCredential(
-        settings.tenant_id,
-        settings.client_id,
-        resolve(reference),
-        **_authority(settings),
-        **options,
-    )
-
-
-def _certificate(settings: AzureSettings, options: Options) -> Any:
-    return azure.identity.CertificateCredential(
-        settings.tenant_id,
-        settings.client_id,
-        certificate_path=settings.certificate_file,
-        **_authority(settings),
-        **options,
-    )
-
-
-def _workload_identity(settings: AzureSettings, options: Options) -> Any:
-    return azure.identity.WorkloadIdentityCredential(
-        tenant_id=settings.tenant_id or None,
-        client_id=settings.client_id or None,
-        token_file_path=settings.token_file or None,
-        **_authority(settings),
-        **options,
-    )
-
-
-def _managed_identity(settings: AzureSettings, options: Options) -> Any:
-    """The endpoint is on this machine or its host, so it is not called through a proxy."""
-    return azure.identity.ManagedIdentityCredential(client_id=settings.client_id or None)
-
-
-CLIENTS = {
-    "client_secret": _client_secret,
-    "certificate": _certificate,
-    "workload_identity": _workload_identity,
-    "managed_identity": _managed_identity,
-}
+    def _client(self) -> Any:
+        """Return the library's client for the method. Raises ConfigError."""
+        settings, way = self._settings, token_transport(self._connection)
+        ids = settings.tenant_id, settings.client_id
+        options: dict[str, Any] = {}
+        if way.proxies is not None:
+            options["proxies"] = dict(way.proxies)
+        if way.ca_file:
+            options["connection_verify"] = way.ca_file
+        if settings.authority:  # another one, of which no list of public ones is queried
+            options |= {"authority": settings.authority, "disable_instance_discovery": True}
+        match settings.method:
+            case "client_secret":
+                reference = settings.client_secret.stored if settings.client_secret else {}
+                return azure.identity.ClientSecretCredential(*ids, resolve(reference), **options)
+            case "certificate":
+                return azure.identity.CertificateCredential(
+                    *ids, certificate_path=settings.certificate_file, **options
+                )
+            case "workload_identity":
+                return azure.identity.WorkloadIdentityCredential(
+                    tenant_id=settings.tenant_id or None,
+                    client_id=settings.client_id or None,
+                    token_file_path=settings.token_file or None,
+                    **options,
+                )
+            case _:
+                # A managed identity. Its endpoint is on this machine or its host, so it is not
+                # called through a proxy.
+                return azure.identity.ManagedIdentityCredential(
+                    client_id=settings.client_id or None
+                )

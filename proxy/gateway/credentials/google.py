@@ -55,7 +55,10 @@ class GoogleToken:
         except json.JSONDecodeError:
             raise CredentialError(f"Google: {self._file} is not JSON") from None
         except (google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
-            raise CredentialError(f"Google: {type(error).__name__}: {_reason(error)}") from None
+            # The first line: google-auth puts response bodies behind it.
+            reason = str(error.args[0] if error.args else error).strip() or "failed"
+            reason = reason.splitlines()[0][:300]
+            raise CredentialError(f"Google: {type(error).__name__}: {reason}") from None
         expiry: dt.datetime | None = credentials.expiry  # UTC without a time zone
         module = type(credentials).__module__
         return Credential(
@@ -91,9 +94,3 @@ LOADERS: Final[dict[str, Any]] = {
     "external_account": identity_pool.Credentials.from_info,
 }
 """Type of a credentials file -> its loader. google-auth advises against loading just any type."""
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of the error. google-auth puts response bodies behind the first."""
-    text = str(error.args[0] if error.args else error).strip() or "failed"
-    return text.splitlines()[0][:300]

@@ -7,7 +7,7 @@ it. The module of a cloud is imported when an upstream uses it, because each is 
 import importlib
 import json
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from yarl import URL
@@ -24,9 +24,15 @@ from proxy.secrets import ConfigError, Secret
 from translator.capabilities import Profile
 
 from .command import CommandToken
-from .credential import NONE, Credential, CredentialSource, api_key_headers
-from .live_credential import STATIC, LiveCredential
-from .static import StaticKey
+from .credential import (
+    NONE,
+    STATIC,
+    Credential,
+    CredentialError,
+    CredentialSource,
+    LiveCredential,
+    api_key_headers,
+)
 
 AsHeaders = Callable[[str], dict[str, str]]
 
@@ -68,6 +74,24 @@ def source_for(settings: AnySettings, upstream: Upstream, profile: Profile) -> C
         return SOURCES[type(settings)](settings, upstream, as_headers)
     except (ImportError, ValueError) as error:
         raise ConfigError(str(error)) from None
+
+
+class StaticKey:
+    """The upstream's ``api_key``. Each fetch reads its file again."""
+
+    def __init__(
+        self, read: Callable[[], str], as_headers: Callable[[str], Mapping[str, str]], origin: str
+    ) -> None:
+        self._read = read
+        self._as_headers = as_headers
+        self._origin = origin
+
+    def fetch(self) -> Credential:
+        try:
+            key = self._read()
+        except ConfigError as fault:
+            raise CredentialError(str(fault)) from None
+        return Credential(headers=self._as_headers(key), secret=key.encode(), origin=self._origin)
 
 
 def static_credential(

@@ -8,31 +8,38 @@ header ``x-bridge-estimate-factor`` has the correction factor learned for the mo
 """
 
 import asyncio
+import logging
+import math
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
+from django.db import DatabaseError, connection
+from django.utils.timezone import now
 from yarl import URL
 
 from proxy.gateway.admission.auth import authenticate
 from proxy.gateway.admission.rate_limits import admit
-from proxy.gateway.admission.route_selection import choose_route
-from proxy.gateway.exchange.attempt_record import AttemptRecord
-from proxy.gateway.exchange.token_estimates import calibrated_estimate
-from proxy.gateway.http.body_memory import run_by_size
-from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.http.errors import Header, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.http.request_body import run_by_size
 from proxy.gateway.http.request_headers import matching_headers
+from proxy.gateway.request.attempts import AttemptRecord
+from proxy.gateway.request.client_response import JSON
 from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.gateway.upstream.client import post
-from proxy.gateway.upstream.cloud_requests import as_cloud_request
 from proxy.gateway.upstream.documents import load_pdf_texts, with_pdf_texts
 from proxy.gateway.upstream.passthrough import (
+    as_cloud_request,
     endpoint,
     forwarded_headers,
     patch_body,
     returned_headers,
 )
+from proxy.ledger.errors import LedgerUnavailable
+from proxy.ledger.maintenance.token_calibration import factor_of
 from translator.anthropic.request_validation import parse_count_tokens_request
 from translator.anthropic.token_estimate import estimate_tokens
 from translator.anthropic_upstream import DIALECT as ANTHROPIC
@@ -41,8 +48,10 @@ from translator.errors import BadUpstream, TranslatorError
 from translator.upstream_errors.mapping import NO_ROUTE
 from translator.upstream_errors.refusal import Refusal
 
-from .http_consumer import JSON, StreamingHttpConsumer
-from .messages import native_targets, parse_body, reject_without_native_target, request_facts
+from .http_consumer import StreamingHttpConsumer
+from .messages import choose_route_of, parse_body
+
+log = logging.getLogger("proxy.gateway")
 
 COUNT_TIMEOUT_S: Final = 10
 RESPONSES_COUNT_FIELDS: Final = frozenset(
@@ -62,20 +71,67 @@ without_endpoint: dict[tuple[str, str], float] = {}
 """Upstreams, and models of upstreams, whose counting endpoint does not exist, and since when
 (monotonic). With the model "", the upstream has said that it does not know the path; a 404 in other
 words may be about the model alone. This process does not call the endpoint for an hour."""
+REFRESH_EVERY_S: Final = 600
+RETRY_AFTER_S: Final = 10
+"""A model without a factor is looked up again sooner: its first response gives one."""
+LEARNING_RANGE: Final = timedelta(days=7)
+# The number is limited, because with a target model "*" clients choose the names.
+MAX_MODELS: Final = 1_024
+ESTIMATED: Final[Header] = (b"x-bridge-estimate", b"true")
+
+
+def compute_factor(upstream: str, model: str) -> float | None:
+    """Compute a model's factor from the ledger, in a thread of its own."""
+    try:
+        return factor_of(upstream, model, now() - LEARNING_RANGE)
+    finally:
+        connection.close()  # close the database connection of this thread
+
+
+class CorrectionFactors:
+    """The correction factors of the models that clients used last."""
+
+    def __init__(self, compute: Callable[[str, str], float | None] = compute_factor) -> None:
+        self._compute = compute
+        self._factors: dict[tuple[str, str], float | None] = {}
+        self._computed_at: dict[tuple[str, str], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._factors)
+
+    async def factor(self, upstream: str, model: str) -> float | None:
+        """Return the cached correction factor of a model, and refresh it when it is due.
+
+        Requests that arrive during the refresh get the previous factor.
+        """
+        key, at = (upstream, model), time.monotonic()
+        due_after = RETRY_AFTER_S if self._factors.get(key) is None else REFRESH_EVERY_S
+        if key not in self._computed_at or at - self._computed_at[key] >= due_after:
+            self._computed_at[key] = at
+            if len(self._computed_at) > MAX_MODELS:
+                # this drops the oldest factor, which is computed again when it is needed
+                oldest = next(iter(self._computed_at))
+                del self._computed_at[oldest]
+                self._factors.pop(oldest, None)
+            try:
+                self._factors[key] = await asyncio.to_thread(self._compute, upstream, model)
+            except (DatabaseError, LedgerUnavailable) as error:
+                log.warning("estimates for %s %s stay as they are: %s", upstream, model, error)
+        return self._factors.get(key)
+
+
+correction_factors: Final = CorrectionFactors()
 
 
 class CountTokensConsumer(StreamingHttpConsumer):
     cross_origin = True
 
     async def handle(self) -> None:
-        caller = authenticate(self.headers)
+        caller = authenticate(self.head)
         body = await self.read_body()
         parsed = await parse_body(self, caller, body, parse_count_tokens_request)
-        reject_without_native_target(self.headers, caller, body, parsed)
+        target = choose_route_of(self.head, caller, body, parsed).targets[0]
         request, fault, estimate = parsed
-        facts = request_facts(self.headers, estimate)
-        route = choose_route(caller, request["model"], facts=facts)
-        target = (route.targets if fault is None else native_targets(route))[0]
         async with admit(caller, 0, model=request["model"]) as slot:
             self.extra_headers += slot.headers
             response = await self._upstream_count(target, request, body, caller.key_id)
@@ -88,8 +144,12 @@ class CountTokensConsumer(StreamingHttpConsumer):
         if texts:
             estimate = estimate_tokens(with_pdf_texts(request, texts, []))
         model = target.model_for(request["model"])
-        tokens, headers = await calibrated_estimate(target.server.name, model, estimate)
-        await self.send_response(200, _response_body(tokens, request), (JSON, *headers))
+        factor = await correction_factors.factor(target.server.name, model)
+        headers = [JSON, ESTIMATED]
+        if factor is not None:
+            estimate = math.ceil(estimate * factor)
+            headers.append((b"x-bridge-estimate-factor", b"%.2f" % factor))
+        await self.send_response(200, _response_body(estimate, request), tuple(headers))
 
     async def _upstream_count(
         self, target: Target, request: dict[str, Any], raw: bytes, key_id: int
@@ -98,20 +158,31 @@ class CountTokensConsumer(StreamingHttpConsumer):
         server = target.server
         model = target.model_for(request["model"])
         url = server.count_url_for(model)
-        if url is None or _is_missing(server.name, model):
+        missing_at = max(
+            without_endpoint.get((server.name, name), -math.inf) for name in ("", model)
+        )
+        if url is None or missing_at > time.monotonic() - WITHOUT_ENDPOINT_S:
             return None
         headers: dict[str, str] = {}
         is_native = server.dialect_name == "anthropic"
         try:
             permitted = server.policies.filter_request(request, [])
+            translated_for = target.for_translator(request["model"])
             if server.dialect_name == "responses":
-                body = _responses_body(target, permitted)
-            else:
-                body = _native_body(target, request, permitted, raw)
+                counted = {k: v for k, v in permitted.items() if k not in IGNORED_FIELDS}
+                built = server.dialect.build_request(
+                    {"max_tokens": 1024, **counted}, translated_for
+                )
+                body = msgspec.json.encode(
+                    {k: v for k, v in built.body.items() if k in RESPONSES_COUNT_FIELDS}
+                )
+            else:  # built as for /v1/messages
+                built = ANTHROPIC.build_request(permitted, translated_for)
+                body = patch_body(raw, request, {**built.body, "model": model})
             if is_native:
-                headers = server.policies.permitted_headers(forwarded_headers(self.headers), [])
+                headers = server.policies.permitted_headers(forwarded_headers(self.head), [])
                 if server.cloud is None or not server.cloud.version:
-                    url = endpoint(url, self.headers)
+                    url = endpoint(url, self.head)
                 body, headers = _cloud_body(server, body, headers)
             async with asyncio.timeout(COUNT_TIMEOUT_S):
                 answer = await self._request_count(target, model, url, body, headers, key_id=key_id)
@@ -138,7 +209,7 @@ class CountTokensConsumer(StreamingHttpConsumer):
         Return the body of a 200 response, else None; remember a 404 or 405.
         """
         server = target.server
-        headers = matching_headers(self.headers.headers, server.forwarded_headers) | headers
+        headers = matching_headers(self.head.headers, server.forwarded_headers) | headers
         attempt = AttemptRecord(server.name, target.model, self.deadlines.now())
         call = await post(server, url, body, headers, attempt, key_id=key_id)
         try:
@@ -157,14 +228,6 @@ class CountTokensConsumer(StreamingHttpConsumer):
             return await call.read_error_body()
         finally:
             call.close()
-
-
-def _is_missing(upstream: str, model: str) -> bool:
-    oldest = time.monotonic() - WITHOUT_ENDPOINT_S
-    return any(
-        without_endpoint.get((upstream, name), oldest) > oldest
-        for name in dict.fromkeys(("", model))
-    )
 
 
 def _remember_missing(upstream: str, model: str, status: int, raw: bytes, body: bytes) -> None:
@@ -209,14 +272,6 @@ def _parse_count(answer: bytes | None) -> int | None:
     return tokens if type(tokens) is int and tokens >= 0 else None
 
 
-def _native_body(
-    target: Target, request: dict[str, Any], permitted: dict[str, Any], raw: bytes
-) -> bytes:
-    """Return the body for a counting endpoint of Anthropic's API, built as for /v1/messages."""
-    built = ANTHROPIC.build_request(permitted, target.for_translator(request["model"]))
-    return patch_body(raw, request, {**built.body, "model": target.model_for(request["model"])})
-
-
 def _cloud_body(
     server: UpstreamServer, body: bytes, headers: dict[str, str]
 ) -> tuple[bytes, dict[str, str]]:
@@ -228,11 +283,3 @@ def _cloud_body(
     if server.cloud.model_in_path and "{model}" not in server.cloud.count_path:
         sent["model"] = fields["model"]  # Vertex AI has one endpoint for all models
     return count_body(msgspec.json.encode(sent), server.cloud), headers
-
-
-def _responses_body(target: Target, request: dict[str, Any]) -> bytes:
-    fields = {name: value for name, value in request.items() if name not in IGNORED_FIELDS}
-    built = target.server.dialect.build_request(
-        {"max_tokens": 1024, **fields}, target.for_translator(request["model"])
-    )
-    return msgspec.json.encode({k: v for k, v in built.body.items() if k in RESPONSES_COUNT_FIELDS})

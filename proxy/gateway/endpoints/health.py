@@ -12,8 +12,8 @@ from proxy.conf import conf
 from proxy.counters.backends import is_redis_unavailable
 from proxy.counters.shared_file import FAULTS, replaced_files
 from proxy.gateway.admission.budgets import team_budgets
-from proxy.gateway.exchange import missing_prices
 from proxy.gateway.http.errors import unknown_path
+from proxy.gateway.request.ledger_records import unpriced_models
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.journal.journal_metrics import RecordCollector
 from proxy.ledger.recorder import recorder
@@ -88,7 +88,7 @@ class Readiness(StreamingHttpConsumer):
             "running": len(RUNNING) - 1,  # this request is not counted
             "backlog": record["backlog"],
             "oldest_s": round(record["oldest_s"], 1),
-            "unpriced_models": missing_prices.names(),
+            "unpriced_models": sorted(map(" ".join, unpriced_models)),
         }
         await self.send_response(200 if servable else 503, msgspec.json.encode(body))
 
@@ -118,7 +118,7 @@ class UnknownPath(StreamingHttpConsumer):
     methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
     async def handle(self) -> None:
-        raise unknown_path(self.headers.path)
+        raise unknown_path(self.head.path)
 
 
 class MetricsCache:
@@ -148,34 +148,29 @@ metrics_cache: Final = MetricsCache()
 
 def _degraded(record: dict[str, Any]) -> list[str]:
     """Return a list of the gateway's current faults, as texts for the operator."""
-    snapshot = directory.snapshot
-    found = [f"upstream {name} cannot be used" for name in [*snapshot.broken][:MOST_NAMED]]
-    if len(snapshot.broken) > MOST_NAMED:
-        found.append(f"upstreams that cannot be used: {len(snapshot.broken)}")
-    stale = [
-        f"upstream {name} uses its last good secret: its file cannot be read"
-        for name, path in snapshot.secret_files.items()
-        if path in SECRET_FILES.faults and name not in snapshot.broken
-    ]
-    found += stale[:MOST_NAMED]
-    if len(stale) > MOST_NAMED:
-        found.append(f"upstreams that use their last good secret: {len(stale)}")
-    refreshes = [
-        f"upstream {name} "
-        + ("keeps its last credential" if state.usable else "has no valid credential")
-        + ": its refresh fails"
-        for name, state in STATES.items()
-        if state.fault
-    ]
-    found += refreshes[:MOST_NAMED]
-    now = time.time()
-    paused = [f"{pause.name} is paused" for pause in snapshot.pauses if pause.ends > now]
-    found += paused[:MOST_NAMED]
-    if len(paused) > MOST_NAMED:
-        found.append(f"pauses: {len(paused)}")
-    found += map(str, snapshot.unreadable[:MOST_NAMED])
-    if len(snapshot.unreadable) > MOST_NAMED:
-        found.append(f"rows that cannot be read: {len(snapshot.unreadable)}")
+    snapshot, now = directory.snapshot, time.time()
+    lists = {
+        "upstreams that cannot be used": [f"upstream {n} cannot be used" for n in snapshot.broken],
+        "upstreams that use their last good secret": [
+            f"upstream {name} uses its last good secret: its file cannot be read"
+            for name, path in snapshot.secret_files.items()
+            if path in SECRET_FILES.faults and name not in snapshot.broken
+        ],
+        "upstreams whose refresh of a credential fails": [
+            f"upstream {name} "
+            + ("keeps its last credential" if state.usable else "has no valid credential")
+            + ": its refresh fails"
+            for name, state in STATES.items()
+            if state.fault
+        ],
+        "pauses": [f"{pause.name} is paused" for pause in snapshot.pauses if pause.ends > now],
+        "rows that cannot be read": [*map(str, snapshot.unreadable)],
+    }
+    found = []
+    for title, texts in lists.items():
+        found += texts[:MOST_NAMED]
+        if len(texts) > MOST_NAMED:
+            found.append(f"{title}: {len(texts)}")
     if missing := snapshot.missing_body_keys:
         found.append(f"texts cannot be read: body keys are missing: {', '.join(missing)}")
     if not directory.fresh:

@@ -4,11 +4,13 @@ Under an ASGI server without lifespan events, the first request starts the servi
 """
 
 import asyncio
+import ctypes
 import gc
 import logging
 import multiprocessing
 import os
 import signal
+import sys
 from typing import Any, Final
 
 from django.db import DatabaseError, connection
@@ -19,12 +21,11 @@ from proxy.gateway.admission import dry_run
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.load_shedding import load_shedder
 from proxy.gateway.admission.revocation_watcher import watch_for_revocations
-from proxy.gateway.exchange.tracing import tracing
-from proxy.gateway.http import malloc_tuning
+from proxy.gateway.request.tracing import tracing
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream.client import close_transport
 from proxy.gateway.upstream.model_memory import memory
-from proxy.gateway.webhooks.delivery import webhook_sender
+from proxy.gateway.webhooks import webhook_sender
 from proxy.ledger.database.availability import database_file
 from proxy.ledger.database.schema_check import check_schema, is_migration_pending
 from proxy.ledger.errors import LedgerUnavailable, SchemaMismatch
@@ -42,6 +43,14 @@ GC_THRESHOLDS: Final = (10_000, 20, 50)
 """The garbage collector's thresholds for its three generations. Python's defaults are 700, 10, 10.
 Higher ones suffice, because reference counting frees nearly all objects: there are hardly any
 cycles."""
+# Constants of malloc.h. If a parameter is set, glibc no longer adapts it.
+MMAP_THRESHOLD: Final = -3
+ARENA_MAX: Final = -8
+
+MALLOC_SETTINGS: Final = {
+    MMAP_THRESHOLD: 128 * 1024,  # bytes; glibc's initial value
+    ARENA_MAX: 2,  # number of heaps; because of the GIL, more would not help
+}
 
 
 async def start_services() -> None:
@@ -79,13 +88,27 @@ async def stop_services() -> None:
         await asyncio.wait(left, timeout=SHUTDOWN_WAIT_S)
     load_shedder.stop()
     await close_transport()
-    await asyncio.to_thread(nightly.stop)
-    await asyncio.to_thread(webhook_sender.stop)
-    await asyncio.to_thread(live_view_sync.stop)
-    await asyncio.to_thread(tracing.stop)
-    await asyncio.to_thread(recorder.stop)
-    await asyncio.to_thread(budget_maintenance.stop)
-    await asyncio.to_thread(directory.stop)
+    for service in (
+        nightly, webhook_sender, live_view_sync, tracing, recorder, budget_maintenance, directory
+    ):  # fmt: skip
+        await asyncio.to_thread(service.stop)
+
+
+def tune_malloc() -> None:
+    """Set glibc's malloc parameters, so that the memory of large bodies is returned to the system.
+
+    glibc allocates a large block by ``mmap`` and returns it to the system when it is freed. But
+    each freed block raises the threshold from which ``mmap`` is used, and each thread has its own
+    heap. So by default, bodies end up in heaps between small objects, and their memory is not
+    returned. Measured peak memory above idle, with 100 streams and bodies of 400 KB: 760 KB a
+    stream without these settings, 280 KB with the mmap threshold, 190 KB with both settings.
+
+    Call this before threads start. It does nothing without glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        for name, number in MALLOC_SETTINGS.items():
+            mallopt(name, number)
 
 
 def tune_gc() -> None:
@@ -134,7 +157,7 @@ async def lifespan(scope: Any, receive: Any, send: Any) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            malloc_tuning.tune_malloc()
+            tune_malloc()
             if (parent := multiprocessing.parent_process()) is not None:
                 asyncio.get_running_loop().add_reader(parent.sentinel, _end_without_parent, parent)
                 # This process is one of several workers: the parent process applies bridge.toml on

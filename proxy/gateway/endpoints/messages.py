@@ -9,14 +9,13 @@ from proxy.gateway.admission.auth import authorise, identify
 from proxy.gateway.admission.client_options import ClientOptions
 from proxy.gateway.admission.rate_limits import acquire_slot
 from proxy.gateway.admission.route_selection import Route, choose_route
-from proxy.gateway.exchange.request_context import RequestContext
-from proxy.gateway.http.body_memory import run_in_body_thread
 from proxy.gateway.http.errors import HttpError
+from proxy.gateway.http.request_body import count_values_limited, decode_object, run_in_body_thread
 from proxy.gateway.http.request_headers import RequestHeaders
-from proxy.gateway.http.request_json import count_values_limited, decode_object
+from proxy.gateway.request.request import Request
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.content_policy import filter_unknown_content
-from proxy.gateway.snapshot.targets import RequestFacts, Target
+from proxy.gateway.snapshot.targets import RequestFacts
 from proxy.gateway.upstream.failover import try_targets
 from proxy.json_value_limit import VALUE_BYTES
 from proxy.ledger.posting.drift import new_name_recorder
@@ -41,57 +40,52 @@ class MessagesConsumer(StreamingHttpConsumer):
     cross_origin = True
 
     async def handle(self) -> None:
-        caller = identify(self.headers)
-        self.context = RequestContext(self, self.headers, caller)
-        async with self.context as context:  # leaving the block writes the ledger row
-            authorise(caller, self.headers)
-            self.headers.check_names()
-            await self._read_request(context)
-            request = context.request
-            request.options = ClientOptions.of(self.headers, caller)
-            if request.options.strict:
-                _reject_unknown_fields(context)
-            await self._serve(context)
+        caller = identify(self.head)
+        self.request = Request(self, self.head, caller)
+        async with self.request as request:  # leaving the block writes the ledger row
+            authorise(caller, self.head)
+            self.head.check_names()
+            route = await self._read_request(request)
+            request.options = ClientOptions.of(self.head, caller)
+            if request.options.strict and (unknown := unknown_fields(request.fields)):
+                request.rejected_body = request.body
+                if caller.team.store_full:
+                    new_name_recorder.add_rejected(self.head.request_id, request.body)
+                raise BadRequest(unknown[0], "Extra inputs are not permitted")
+            slot = await acquire_slot(caller, request.input_estimate, model=request.model)
+            try:
+                if slot.headers:
+                    self.extra_headers += slot.headers
+                if caller.budgets and (covering := budgets.covering(caller, request.model)):
+                    request.reservation = await budgets.reserve(covering, route, request.planned())
+                    request.notes += request.reservation.notes
+                await request.accept(route, slot)
+                await try_targets(request, route)
+            finally:
+                slot.release()
 
-    async def _read_request(self, context: RequestContext) -> None:
-        """Read and parse the body.
+    async def _read_request(self, request: Request) -> Route:
+        """Read and parse the body; return its route.
 
         This is a separate function, because the frame of a longer-running function would keep the
         body in memory.
         """
+        caller = request.caller
         body = await self.read_body()
         try:
-            parsed = await parse_body(self, context.caller, body, parse_messages_request)
-            reject_without_native_target(self.headers, context.caller, body, parsed)
+            parsed = await parse_body(self, caller, body, parse_messages_request)
+            if parsed.fault is None:
+                request.set_body(body, parsed.fields, parsed.input_estimate)
+            session = request.session_of(parsed.fields)
+            route = choose_route_of(self.head, caller, body, parsed, session)
         except BadRequest:
             # A query of the ledger by model then also finds this error.
-            context.request.model = _parse_model_name(body)
-            context.request.rejected_body = body
+            request.model = _parse_model_name(body)
+            request.rejected_body = body
             raise
-        context.request.set_body(body, parsed.fields, parsed.input_estimate)
-        context.request.fault = parsed.fault
-
-    async def _serve(self, context: RequestContext) -> None:
-        """Admit the request and send the response."""
-        caller = context.caller
-        facts = request_facts(self.headers, context.request.input_estimate)
-        route = choose_route(caller, context.request.model, context.request.session_id, facts)
-        if context.request.fault is not None:
-            route = Route(route.name, native_targets(route))
-        slot = await acquire_slot(
-            caller, context.request.input_estimate, model=context.request.model
-        )
-        try:
-            if slot.headers:
-                self.extra_headers += slot.headers
-            if caller.budgets and (covering := budgets.covering(caller, context.request.model)):
-                reservation = await budgets.reserve(covering, route, context.planned())
-                context.admission.reservation = reservation
-                context.ending.notes += reservation.notes
-            await context.accept(route, slot)
-            await try_targets(context, route)
-        finally:
-            slot.release()
+        if parsed.fault is not None:
+            request.set_body(body, parsed.fields, parsed.input_estimate, parsed.fault)
+        return route
 
 
 class _ModelOnly(msgspec.Struct):
@@ -118,31 +112,29 @@ class ParsedBody(NamedTuple):
     """The input tokens by ``estimate_tokens``: one estimate for all who need one."""
 
 
-def native_targets(route: Route) -> tuple[Target, ...]:
-    """Return the targets that get the client's body without translation."""
-    return tuple(each for each in route.targets if each.server.dialect_name == "anthropic")
+def choose_route_of(
+    head: RequestHeaders, caller: Caller, body: bytes, parsed: ParsedBody, session: str = ""
+) -> Route:
+    """Return the route of a request: of a faulty one only the targets that do not translate.
 
-
-def request_facts(head: RequestHeaders, input_estimate: int) -> RequestFacts:
-    """Return what the conditions of targets depend on."""
-    return RequestFacts(input_estimate, " ".join(head.client).strip(), head.headers)
-
-
-def reject_without_native_target(
-    head: RequestHeaders, caller: Caller, body: bytes, parsed: ParsedBody
-) -> None:
-    """Raise the fault of the body, except if its route has a target that does not translate."""
-    if parsed.fault is None:
-        return
+    Raises the fault if there are none, and the errors of ``choose_route``.
+    """
+    client = " ".join(head.client).strip()
+    facts = RequestFacts(parsed.input_estimate, client, head.headers)
     try:
-        facts = request_facts(head, parsed.input_estimate)
-        targets = native_targets(choose_route(caller, parsed.fields["model"], facts=facts))
+        route = choose_route(caller, parsed.fields["model"], session, facts)
     except HttpError:
-        targets = ()
-    if not targets:
-        if caller.team.store_full:
-            new_name_recorder.add_rejected(head.request_id, body)
-        raise parsed.fault
+        if parsed.fault is None:
+            raise
+    else:
+        if parsed.fault is None:
+            return route
+        native = tuple(one for one in route.targets if one.server.dialect_name == "anthropic")
+        if native:
+            return Route(route.name, native)
+    if caller.team.store_full:
+        new_name_recorder.add_rejected(head.request_id, body)
+    raise parsed.fault
 
 
 async def parse_body(
@@ -153,7 +145,7 @@ async def parse_body(
     Raises BadRequest if the body is not a JSON object that names a model, and HttpError with status
     415 or 529.
     """
-    head = consumer.headers
+    head = consumer.head
     if head.headers.get(b"content-type", JSON) != JSON:
         kind = head.text(b"content-type").partition(";")[0].strip().lower()
         if kind not in {"", "application/json", "text/plain"}:
@@ -198,12 +190,3 @@ def _decode_and_validate(
                 new_name_recorder.add_rejected(head.request_id, body)
             raise fault from None
     return ParsedBody(request, fault, estimate_tokens(request))
-
-
-def _reject_unknown_fields(context: RequestContext) -> None:
-    """Raise BadRequest with Anthropic's message for an unknown request field (strict mode)."""
-    if unknown := unknown_fields(context.request.fields):
-        context.request.rejected_body = context.request.body
-        if context.caller.team.store_full:
-            new_name_recorder.add_rejected(context.headers.request_id, context.request.body)
-        raise BadRequest(unknown[0], "Extra inputs are not permitted")

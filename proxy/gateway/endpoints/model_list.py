@@ -42,40 +42,34 @@ class ModelsConsumer(StreamingHttpConsumer):
     cross_origin = True
 
     async def handle(self) -> None:
-        caller = authenticate(self.headers)
-        model = self.headers.path.removeprefix("/v1/models").strip("/")
+        caller = authenticate(self.head)
+        model = self.head.path.removeprefix("/v1/models").strip("/")
         listed = _listed_routes(caller, await listed_names(_glob_servers(caller)))
-        body = self._one(caller, model, listed) if model else self._page(listed)
-        await self.send_response(200, msgspec.json.encode(body))
-
-    @property
-    def _anthropic(self) -> bool:
-        headers = self.headers.headers
-        return (
-            b"x-api-key" in headers
-            or any(name.startswith(b"anthropic-") for name in headers)
+        is_anthropic = (
+            b"x-api-key" in self.head.headers
+            or any(name.startswith(b"anthropic-") for name in self.head.headers)
             # Claude Code may send only a bearer token
-            or self.headers.client.name.startswith("claude")
+            or self.head.client.name.startswith("claude")
         )
-
-    def _one(self, caller: Caller, model: str, listed: list[RouteEntry]) -> dict[str, Any]:
-        route = directory.snapshot.route(caller.team.name, model)
-        if route is None:
-            raise unknown_model(model, [each.model for each in listed])
-        choose_route(caller, model)  # raises HttpError if the caller may not use the model
-        return _anthropic_model(model, route) if self._anthropic else _openai_model(model)
-
-    def _page(self, listed: list[RouteEntry]) -> dict[str, Any]:
-        if not self._anthropic:
-            return {"object": "list", "data": [_openai_model(each.model) for each in listed]}
-        page, more = _paged(listed, parse_qs(self.headers.query))
-        models = [_anthropic_model(each.model, each) for each in page]
-        return {
-            "data": models,
-            "has_more": more,
-            "first_id": models[0]["id"] if models else None,
-            "last_id": models[-1]["id"] if models else None,
-        }
+        body: dict[str, Any]
+        if model:
+            route = directory.snapshot.route(caller.team.name, model)
+            if route is None:
+                raise unknown_model(model, [each.model for each in listed])
+            choose_route(caller, model)  # raises HttpError if the caller may not use the model
+            body = _anthropic_model(model, route) if is_anthropic else _openai_model(model)
+        elif is_anthropic:
+            page, more = _paged(listed, parse_qs(self.head.query))
+            models = [_anthropic_model(each.model, each) for each in page]
+            body = {
+                "data": models,
+                "has_more": more,
+                "first_id": models[0]["id"] if models else None,
+                "last_id": models[-1]["id"] if models else None,
+            }
+        else:
+            body = {"object": "list", "data": [_openai_model(each.model) for each in listed]}
+        await self.send_response(200, msgspec.json.encode(body))
 
 
 def _glob_servers(caller: Caller) -> list[UpstreamServer]:

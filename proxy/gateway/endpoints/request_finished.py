@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 
-from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.usage.pricing import charge_of
 from proxy.log_format import access
 from proxy.metrics.finished_request import FinishedRequest, count_request
@@ -27,35 +26,33 @@ requests."""
 
 def request_finished(consumer: "StreamingHttpConsumer") -> None:
     """Report a request whose response is sent and whose ledger row is recorded."""
-    context = consumer.context
-    closing = context.ending.record if context is not None else None
+    request = consumer.request
+    closing = request.closing if request is not None else None
     status = closing.status if closing else consumer.status or CLIENT_GONE
+    outcome = "completed" if status < 400 else "refused" if status < 500 else "gateway_error"
+    if closing is not None:
+        outcome = closing.outcome
+    elif status == CLIENT_GONE:
+        outcome = "client_gone"
     ended = FinishedRequest(
         endpoint=ENDPOINTS.get(consumer.scope["path"], "other"),
         status=status,
-        outcome=closing.outcome if closing else _outcome_of(status),
+        outcome=outcome,
         seconds=consumer.deadlines.now() - consumer.started,
-        route=context.admission.route_name if context else "",
-        team=context.caller.team.name if context else "",
+        route=request.route_name if request else "",
+        team=request.caller.team.name if request else "",
         closing=closing,
         refusal=consumer.refusal,
     )
     count_request(ended)
-    if context is not None and context.trace is not None:
-        context.trace.end(closing, status, ended.team, ended.route)
+    if request is not None and request.trace is not None:
+        request.trace.end(closing, status, ended.team, ended.route)
     if ACCESS_LOG and access.isEnabledFor(logging.INFO):
         _log(consumer, ended)
 
 
-def _outcome_of(status: int) -> str:
-    """Return the outcome of a request without a ledger row, by the response's HTTP status."""
-    if status == CLIENT_GONE:
-        return "client_gone"
-    return "completed" if status < 400 else "refused" if status < 500 else "gateway_error"
-
-
 def _log(consumer: "StreamingHttpConsumer", ended: FinishedRequest) -> None:
-    head, context = consumer.headers, consumer.context
+    head, request = consumer.head, consumer.request
     fields: dict[str, Any] = {
         "request_id": head.request_id,
         "method": consumer.scope["method"],
@@ -67,40 +64,35 @@ def _log(consumer: "StreamingHttpConsumer", ended: FinishedRequest) -> None:
         "ip": head.ip,
         "client": "/".join(head.client).strip("/"),
     }
-    if context is not None:
+    if request is not None:
         fields |= {
-            "team": context.caller.team.name,
-            "key": context.caller.key_name,
-            "user": context.caller.user,
+            "team": request.caller.team.name,
+            "key": request.caller.key_name,
+            "user": request.caller.user,
             "route": ended.route,
-            "model": context.request.model[:200],
-            "session_id": context.request.session_id,
-            "trace_id": context.trace.id if context.trace else None,
+            "model": request.model[:200],
+            "session_id": request.session_id,
+            "trace_id": request.trace.id if request.trace else None,
         }
-    if ended.closing is not None:
-        fields |= _response_fields(ended.closing)
+    if (closing := ended.closing) is not None:
+        cost = charge_of(closing.usage, closing.price, closing.attempts)
+        fields |= {
+            "upstream": closing.upstream,
+            "upstream_model": closing.model_upstream,
+            "upstream_request_id": closing.upstream_request_id,
+            "attempts": len(closing.attempts),
+            "ttft_ms": closing.ttft_ms,
+            "overhead_ms": closing.overhead_ms,
+            "stop_reason": closing.stop_reason,
+            "error": closing.error_type,
+            "detail": closing.detail,
+            "input_tokens": closing.usage.get("input"),
+            "cache_read_tokens": closing.usage.get("cache_read"),
+            "output_tokens": closing.usage.get("output"),
+            "cost_usd": usd(cost),
+        }
     present = {name: value for name, value in fields.items() if value not in (None, "", [])}
     access.info(
         "%s %s %d %s", fields["method"], fields["path"], ended.status, ended.outcome,
         extra={"fields": present},
     )  # fmt: skip
-
-
-def _response_fields(closing: CloseRecord) -> dict[str, Any]:
-    usage = closing.usage
-    cost = charge_of(usage, closing.price, closing.attempts)
-    return {
-        "upstream": closing.upstream,
-        "upstream_model": closing.model_upstream,
-        "upstream_request_id": closing.upstream_request_id,
-        "attempts": len(closing.attempts),
-        "ttft_ms": closing.ttft_ms,
-        "overhead_ms": closing.overhead_ms,
-        "stop_reason": closing.stop_reason,
-        "error": closing.error_type,
-        "detail": closing.detail,
-        "input_tokens": usage.get("input"),
-        "cache_read_tokens": usage.get("cache_read"),
-        "output_tokens": usage.get("output"),
-        "cost_usd": usd(cost),
-    }

@@ -35,13 +35,6 @@ SHORTEST_TICK_S: Final = 0.02
 LONGEST_TICK_S: Final = 0.5
 
 
-def _ignore_cancel(_: CancelReason) -> None:
-    """Do nothing.
-
-    This function replaces the ``cancel`` callback of a finished request, to release the request.
-    """
-
-
 @lru_cache(maxsize=64)  # nearly all requests have the same time limits
 def tick_interval(*waits: float) -> float:
     """Return the interval of the timer in seconds: a quarter of the shortest of ``waits``."""
@@ -117,7 +110,7 @@ class Deadlines:
     def end(self) -> None:
         self._stop_timer()
         self._tick = None
-        self._cancel = _ignore_cancel
+        self._cancel = lambda _: None  # releases the request
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -129,21 +122,19 @@ class Deadlines:
         late = now - self._timer.when() if self._timer is not None else 0.0
         if late > LONGEST_TICK_S:  # this process was suspended, so do not count that time
             self.since += late
-        # The next call is scheduled first, because ``_check`` may raise.
+        # The next call is scheduled first, because the callbacks may raise.
         self._timer = self.loop.call_later(self._tick_s, self._on_timer)
-        self._check(now)
-
-    def _check(self, now: float) -> None:
         if now >= self._total:
             self._total = float("inf")
             self._cancel(CancelReason.TOTAL)
-        elif self.wait is not None and now - self.since >= self._limit(self.wait):
-            wait, self.wait = self.wait, None
-            self._cancel(wait)
-        elif self._tick is not None:
+            return
+        wait = self.wait
+        if wait is not None:
+            is_write = wait is CancelReason.WRITE
+            limit: float = self._write_s if is_write else getattr(self._limits, wait.value)
+            if now - self.since >= limit:
+                self.wait = None
+                self._cancel(wait)
+                return
+        if self._tick is not None:
             self._tick(now)
-
-    def _limit(self, wait: CancelReason) -> float:
-        is_write = wait is CancelReason.WRITE
-        seconds: float = self._write_s if is_write else getattr(self._limits, wait.value)
-        return seconds

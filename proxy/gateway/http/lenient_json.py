@@ -39,7 +39,11 @@ def decode_json(text: bytes) -> Any:
     try:
         return _decode(text)
     except DECODE_ERRORS:
-        return _decode_after_error(text)
+        pass
+    try:
+        return replace_surrogates(decode_lenient(text))
+    except RecursionError:
+        raise BadUpstream("upstream sent JSON that is nested too deeply") from None
 
 
 def decode_lenient(text: bytes) -> Any:
@@ -64,13 +68,6 @@ def require_event(name: str, value: Any) -> dict[str, Any]:
     if name != "message" and "type" not in value:
         value["type"] = name  # some servers name the type only in the SSE field ``event``
     return value
-
-
-def _decode_after_error(text: bytes) -> Any:
-    try:
-        return replace_surrogates(decode_lenient(text))
-    except RecursionError:
-        raise BadUpstream("upstream sent JSON that is nested too deeply") from None
 
 
 def _finite(digits: str) -> float:

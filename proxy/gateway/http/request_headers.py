@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -107,16 +107,13 @@ def parse_client_info(headers: tuple[bytes | None, ...]) -> ClientInfo:
         tags={name: value.strip() for name, value in TAG_PATTERN.findall(tags)[:16]},
         agent_id=agent,
         parent_agent_id=parent,
-        notes=(_retry_note(retries),) if retries.strip("0") else (),
+        # the ledger row does not show otherwise that the SDK sent this request as a retry
+        notes=(
+            Note("x-stainless-retry-count", "ignored", f"the client tries again: retry {retries}"),
+        )
+        if retries.strip("0")
+        else (),
     )
-
-
-def _retry_note(retries: str) -> Note:
-    """Return a note that the SDK sent this request as a retry.
-
-    The ledger row does not show this otherwise.
-    """
-    return Note("x-stainless-retry-count", "ignored", f"the client tries again: retry {retries}")
 
 
 def parse_comma_list(text: str) -> frozenset[str]:
@@ -134,15 +131,21 @@ class RequestHeaders:
         self.ulid = new_ulid()
         self.request_id = f"req_{self.ulid}"
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        # whether a header of ``CREDENTIALS`` has several lines with different values
         self.credentials_differ = False
         if len(self.headers) != len(scope["headers"]):
-            self.credentials_differ = _credentials_differ(scope["headers"])
-            self.headers |= _join_list_headers(scope["headers"])
-        self._client_info: ClientInfo | None = (
-            # This is parsed later, because an exception in ``__init__`` would not become an error
-            # response.
-            None
-        )
+            credentials: set[tuple[bytes, bytes]] = set()
+            lists: dict[bytes, list[bytes]] = {}
+            for name, value in scope["headers"]:
+                if name in CREDENTIALS:
+                    credentials.add((name, value.strip()))
+                elif name in LIST_HEADERS:
+                    lists.setdefault(name, []).append(value)
+            self.credentials_differ = len(credentials) > len({name for name, _ in credentials})
+            self.headers |= {name: b",".join(values) for name, values in lists.items()}
+        # This is parsed later, because an exception in ``__init__`` would not become an error
+        # response.
+        self._client_info: ClientInfo | None = None
 
     def check_names(self) -> None:
         """Raise BadRequest if an identifier header is too long or not printable ASCII."""
@@ -210,21 +213,6 @@ class RequestHeaders:
                 if not ip_in_networks(address, conf.trusted_proxies):
                     break
         return address
-
-
-def _credentials_differ(lines: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a header of ``CREDENTIALS`` has several lines with different values."""
-    credentials = {(name, value.strip()) for name, value in lines if name in CREDENTIALS}
-    return len(credentials) > len({name for name, _ in credentials})
-
-
-def _join_list_headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers of ``LIST_HEADERS``; join the lines of each header to one value."""
-    lists: dict[bytes, list[bytes]] = {}
-    for name, text in lines:
-        if name in LIST_HEADERS:
-            lists.setdefault(name, []).append(text)
-    return {name: b",".join(texts) for name, texts in lists.items()}
 
 
 def printable(text: str) -> str:

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import UNSET
 from yarl import URL
 
-from proxy.gateway.credentials.credential import Credential, api_key_headers
-from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
+from proxy.gateway.credentials.credential import STATIC, Credential, LiveCredential, api_key_headers
 from proxy.gateway.credentials.registry import static_credential
 from proxy.models.setup.json_field_types import Conditions
 from proxy.models.setup.upstream_connection import DIRECT, ResolvedConnection
@@ -22,8 +21,7 @@ from translator.dialect import Dialect
 from translator.dialect import TranslationTarget as TranslatorTarget
 from translator.stream.reasoning_signature import SigningKeys
 
-from .endpoints import Endpoints, url_with_model
-from .request_head import Origin, request_head
+from .endpoints import Endpoints, Origin, request_head, url_with_model
 from .upstream_policies import NO_POLICIES, Policies
 
 USER_AGENT: Final = f"messages-bridge/{version('messages-bridge')}"

@@ -5,29 +5,42 @@ connections.
 """
 
 import asyncio
+import dataclasses
 import re
 import ssl
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from yarl import URL
 
-from proxy.gateway.credentials.credential import NONE, Credential, CredentialError
-from proxy.gateway.credentials.expired_responses import REJECTED, is_expired
-from proxy.gateway.credentials.live_credential import LiveCredential
-from proxy.gateway.exchange.attempt_record import AttemptRecord
-from proxy.gateway.http.errors import UpstreamFailed
+from proxy.gateway.credentials.credential import (
+    NONE,
+    STATIC,
+    Credential,
+    CredentialError,
+    LiveCredential,
+)
+from proxy.gateway.http.errors import Header, UpstreamFailed
+from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.request_headers import printable
 from proxy.gateway.http.secret_redaction import Redactor, redact_headers
-from proxy.gateway.snapshot.request_head import request_head
-from proxy.gateway.snapshot.targets import UpstreamServer
+from proxy.gateway.request.attempts import AttemptRecord
+from proxy.gateway.snapshot.endpoints import request_head
+from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.models.setup.upstream_connection import tls_context
 from translator.dialect import UpstreamError
+from translator.errors import BadUpstream
+from translator.upstream_errors.body_parser import seconds_in
 
-from .connection import (
+from .connections import (
+    OWNERS,
+    SHARED,
     ConnectError,
+    ConnectionPool,
     ConnectTimeout,
     EarlyResponse,
     InvalidHttpResponse,
@@ -36,7 +49,6 @@ from .connection import (
     ProxyUntrusted,
     UpstreamConnection,
 )
-from .connection_pool import OWNERS, SHARED, ConnectionPool
 
 PROXY_TIMEOUT_STATUSES: Final = frozenset({408, 504, 524})
 """Timeout statuses of a proxy in front of the model: the model may have answered, and the upstream
@@ -46,6 +58,31 @@ PROXY_REFUSAL: Final = 407
 SLICE_BYTES: Final = 2**20  # the maximum number of bytes decompressed at once
 ERROR_BODY_BYTES: Final = 64 * 1024
 RETRY_AFTER_S: Final = (1, 60)
+REJECTED: Final = frozenset({401, 403})
+EXPIRED: Final = re.compile(
+    rb"expired|UnrecognizedClientException|InvalidClientTokenId|security token", re.IGNORECASE
+)
+"""A 403 with these words is about the credential; any other is about the permission. Amazon uses
+403 for both, so a denied role is not retried."""
+UNDELIVERED: Final = "undelivered"
+"""The ``detail`` of a failure before the upstream received the request."""
+CONNECTION_ERRORS: Final = (InvalidHttpResponse, OSError)
+pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
+EVENT_FIELDS: Final = frozenset({b":", b"d", b"e", b"i", b"r"})
+"""The possible first bytes of an SSE stream. JSON never begins with one of them, so they identify
+SSE even if the ``content-type`` is wrong."""
+BUCKET_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "requests": ("requests",),
+    "tokens": ("tokens", "input-tokens"),
+}
+"""Anthropic's bucket names for OpenAI's. OpenAI's ``tokens`` also become ``input-tokens``."""
+OPENAI_HEADERS: Final = frozenset(
+    f"x-ratelimit-{what}-{kind}"
+    for what in ("limit", "remaining", "reset")
+    for kind in BUCKET_NAMES
+)
+DIGITS: Final = re.compile(r"[0-9]{1,15}")
+MOST_SECONDS: Final = 10 * 365 * 86400.0
 
 
 def _fault(status: int, error_type: str, message: str, *, retry: bool | None) -> UpstreamError:
@@ -69,6 +106,9 @@ NO_CREDENTIAL: Final = _fault(
     502, "api_error", "the gateway has no valid credential for the upstream", retry=True
 )
 GARBAGE: Final = _fault(502, "api_error", "the upstream does not answer in HTTP", retry=None)
+DENIED: Final = _fault(
+    500, "api_error", "the upstream denies the gateway's role access", retry=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +132,6 @@ ERROR_MAPPINGS: Final[tuple[tuple[type[BaseException], ErrorMapping], ...]] = (
     (OSError, ErrorMapping(LOST, maybe_stale=True)),
     (EarlyResponse, ErrorMapping(GARBAGE, undelivered=True)),
 )
-CONNECTION_ERRORS: Final = (InvalidHttpResponse, OSError)
 
 
 def map_exception(exc: BaseException) -> ErrorMapping:
@@ -100,9 +139,6 @@ def map_exception(exc: BaseException) -> ErrorMapping:
         if isinstance(exc, kind):
             return mapping
     return ErrorMapping(GARBAGE)
-
-
-pools: Final[dict[asyncio.AbstractEventLoop, ConnectionPool]] = {}
 
 
 def pool(loop: asyncio.AbstractEventLoop) -> ConnectionPool:
@@ -118,11 +154,6 @@ async def close_transport() -> None:
     if made is not None:
         made.close()
         await asyncio.sleep(0)  # the event loop closes sockets in its next iteration
-
-
-EVENT_FIELDS: Final = frozenset({b":", b"d", b"e", b"i", b"r"})
-"""The possible first bytes of an SSE stream. JSON never begins with one of them, so they identify
-SSE even if the ``content-type`` is wrong."""
 
 
 class UpstreamResponse:
@@ -278,7 +309,11 @@ async def post(
     Raises UpstreamFailed. This function has no timeout for the response; the caller sets a
     deadline.
     """
-    credential = await _valid_credential(server)
+    live = server.credential
+    try:
+        credential = live.current or await live.get()
+    except CredentialError:
+        raise UpstreamFailed(NO_CREDENTIAL, detail="no_credential") from None
     head = server.head
     if headers or url is not server.url or credential is not server.fixed:
         own = credential.headers_for(url, body)
@@ -321,18 +356,6 @@ async def post(
         raise
 
 
-UNDELIVERED: Final = "undelivered"
-
-
-async def _valid_credential(server: UpstreamServer) -> Credential:
-    """Return the upstream's credential. Raises UpstreamFailed if there is no valid one."""
-    live = server.credential
-    try:
-        return live.current or await live.get()
-    except CredentialError:
-        raise UpstreamFailed(NO_CREDENTIAL, detail="no_credential") from None
-
-
 def retry_after(headers: Mapping[str, str]) -> int | None:
     """Return ``retry-after`` in whole seconds, within RETRY_AFTER_S; None if absent or invalid."""
     text = headers.get("retry-after-ms", "").strip()
@@ -344,6 +367,33 @@ def retry_after(headers: Mapping[str, str]) -> int | None:
         return None
     shortest, longest = RETRY_AFTER_S
     return max(shortest, min(longest, int(seconds + 0.999)))
+
+
+def bad_gateway_error(message: str) -> UpstreamError:
+    return UpstreamError(status=502, error_type="api_error", message=message)
+
+
+def upstream_error(target: Target, call: UpstreamResponse, raw: bytes) -> UpstreamError:
+    """Map the upstream's error response to Anthropic's error (docs/mapping.md)."""
+    try:
+        body = decode_json(raw)
+    except BadUpstream:
+        body = raw.decode("utf-8", "replace")
+    if call.status == 403 and target.server.credential.kind != STATIC:
+        return DENIED  # the text names the gateway's own account and role, not the client's
+    if call.status < 400:  # 204, 206 and redirects, which are not followed
+        return bad_gateway_error(f"upstream answered with status {call.status}")
+    error = target.server.dialect.map_error(call.status, body)
+    seconds = retry_after(call.headers)
+    if seconds is not None:  # the ``retry-after`` header has priority over the body
+        error = dataclasses.replace(error, retry_after_s=seconds)
+    return error
+
+
+def is_expired(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    """Return whether a response says that the credential has expired. Each 401 counts."""
+    error_type = headers.get("x-amzn-errortype", "").encode()
+    return status == 401 or bool(EXPIRED.search(error_type) or EXPIRED.search(body))
 
 
 async def replace_expired(credential: LiveCredential, call: UpstreamResponse) -> bool:
@@ -360,3 +410,31 @@ async def replace_expired(credential: LiveCredential, call: UpstreamResponse) ->
     except BaseException:
         call.close()
         raise
+
+
+def map_rate_limit_headers(ours: list[Header], upstream: Mapping[str, str]) -> list[Header]:
+    """Return the gateway's response headers and the upstream's converted rate limit headers.
+
+    OpenAI gives the time until a bucket is full as a duration, Anthropic as a timestamp
+    (docs/mapping.md). The gateway's own limits take precedence over the upstream's.
+    """
+    if OPENAI_HEADERS.isdisjoint(upstream):  # most servers send none; this saves 35 calls
+        return ours
+    names = {name for name, _ in ours}
+    converted: list[Header] = []
+    for kind, anthropic_kinds in BUCKET_NAMES.items():
+        texts = {}
+        for what in ("limit", "remaining"):
+            text = upstream.get(f"x-ratelimit-{what}-{kind}", "").strip()
+            texts[what] = text if DIGITS.fullmatch(text) else ""
+        seconds = seconds_in(upstream.get(f"x-ratelimit-reset-{kind}", ""))
+        if seconds is not None and seconds <= MOST_SECONDS:
+            full_at = datetime.fromtimestamp(time.time() + seconds, UTC)
+            texts["reset"] = full_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        converted += [
+            (f"anthropic-ratelimit-{name}-{what}".encode(), text.encode())
+            for name in anthropic_kinds
+            for what, text in texts.items()
+            if text
+        ]
+    return ours + [header for header in converted if header[0] not in names]

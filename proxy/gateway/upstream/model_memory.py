@@ -19,13 +19,19 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.http.request_body import run_by_size
 from proxy.gateway.snapshot.targets import UpstreamServer
 from proxy.ledger.database.availability import check_present
 from proxy.models import ModelLesson, Upstream
 from proxy.models.setup.lessons import MAX_TEXT, REMEMBERED
-from translator.dialect import Lesson, Origin
+from translator.dialect import Lesson, Origin, Repair
 from translator.notes import Note
 from translator.request.body_edits import OMITTING, apply_lessons, capability_of
+from translator.request.retry_repairs import COMPATIBLE_RULES, repair_by
+from translator.upstream_errors.paths import moved_origins
 
 log = logging.getLogger("proxy.gateway")
 
@@ -33,6 +39,11 @@ MAX_MODELS: Final = 1_024
 """Limited, because clients choose the names of models where a target passes them on."""
 MAX_LESSONS: Final = 32  # of one model
 REMEMBERED_S: Final = REMEMBERED.total_seconds()
+MAX_REPAIRS: Final = 8
+"""Each repair changes another part of the request, or lowers a value further. A model that nothing
+is known of may refuse several fields, one after the other; all are remembered then."""
+repair_client_fields: Final = repair_by(COMPATIBLE_RULES)
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Learned(NamedTuple):
@@ -152,11 +163,63 @@ def is_configured(server: UpstreamServer, model: str, lesson: Lesson) -> bool:
     return bool(capability) and capability in server.capabilities_for(model)
 
 
-def adapt_body(
-    body: dict[str, Any], server: UpstreamServer, model: str, origins: Sequence[Origin] = ()
-) -> tuple[dict[str, Any], list[Note], tuple[Origin, ...]]:
-    """Return a body as its model is known to take it, with notes, and its history's origins."""
-    return apply_lessons(body, memory.lessons(server, model), origins)
-
-
 memory: Final = ModelMemory()
+
+
+class RequestRepairs:
+    """The repairs of one attempt so far."""
+
+    def __init__(self, server: UpstreamServer) -> None:
+        self._server = server
+        self._repairs: list[Repair] = []
+        # for each entry of the history sent to the upstream: its place in the client's request
+        self.origins: tuple[Origin, ...] = ()
+
+    @property
+    def refused_files(self) -> bool:
+        """Whether the last repair has put texts in the places of files."""
+        last = self._repairs[-1].lessons if self._repairs else ()
+        return any(lesson.edit == "files_as_text" for lesson in last)
+
+    async def apply(
+        self, body: bytes, status: int, refusal: Any, notes: list[Note], *, strict: bool
+    ) -> bytes | None:
+        """Return the repaired body and add its notes; None if the error allows no repair.
+
+        ``refusal``: the decoded error of the upstream. In strict mode no lossy repair is made.
+        """
+        done = await run_by_size(body, self._repair, body, status, refusal)
+        if done is None:
+            return None
+        repair, origins = done
+        if strict and any(note.lossy for note in repair.notes):
+            return None
+        notes += [note for note in repair.notes if note not in notes]
+        self._repairs.append(repair)
+        self.origins = origins
+        return _encode(repair.body)
+
+    def _repair(
+        self, body: bytes, status: int, refusal: Any
+    ) -> tuple[Repair, tuple[Origin, ...]] | None:
+        """Return the repair, and the origins of the history's entries after it."""
+        sent = decode_json(body)
+        server = self._server
+        is_compatible = server.dialect_name == "anthropic" and server.profile.name != "anthropic"
+        repair_body = repair_client_fields if is_compatible else server.dialect.repair
+        repair = repair_body(sent, status, refusal)
+        if repair is None:
+            return None
+        if not repair.lessons:
+            return repair, moved_origins(sent, repair.body, self.origins)
+        # one after the other, because each may move entries
+        *_, origins = apply_lessons(sent, repair.lessons, self.origins)
+        return repair, origins
+
+    def remember(self, model: str) -> None:
+        """Remember what the repairs have shown, after the upstream accepted the last body."""
+        for repair in self._repairs:
+            for lesson in repair.lessons:
+                if not is_configured(self._server, model, lesson):
+                    memory.learn(self._server, model, lesson, repair.words)
+        self._repairs.clear()

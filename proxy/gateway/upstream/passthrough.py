@@ -6,7 +6,7 @@ cannot read.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,28 +17,32 @@ from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.errors import Header, UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_event, decode_json
 from proxy.gateway.http.request_headers import RequestHeaders, matching_headers
-from proxy.gateway.http.sse_encoder import encode_events
-from proxy.gateway.snapshot.upstream_policies import NO_POLICIES
+from proxy.gateway.snapshot.targets import UpstreamServer
+from proxy.gateway.snapshot.upstream_policies import BETAS, NO_POLICIES
 from translator.anthropic_upstream.bedrock_events import CONTENT_TYPE as EVENT_STREAM
 from translator.anthropic_upstream.bedrock_events import BedrockEvents
+from translator.anthropic_upstream.clouds import accepted_betas, cloud_fields
 from translator.anthropic_upstream.stream import AnthropicStream
 from translator.dialect import UpstreamError
 from translator.errors import BadUpstream
 from translator.notes import Note
+from translator.request.body_edits import apply_lessons
 from translator.secret_redaction import mask_secrets, redact_error_body
 from translator.stream.sse import SSEDecoder
 from translator.upstream_errors import read_error
 
-from .attempt import MAX_ANSWER_BYTES, Attempt
-from .client import UpstreamResponse
-from .cloud_requests import as_cloud_request
-from .error_responses import upstream_error
-from .model_memory import adapt_body
+from .attempt import Attempt
+from .client import UpstreamResponse, upstream_error
+from .model_memory import memory
+from .response_writers import encode_events
 
 FRAME_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 FORWARDED: Final = re.compile(
     rb"anthropic-.+|x-stainless-.+|x-claude-code-.+|user-agent|accept|x-app"
 )
+CLOUD_HEADERS: Final = frozenset({"user-agent", BETAS})
+"""The client's headers that a cloud with its own protocol gets. It would check others by its own
+rules, for example ``accept``."""
 MAX_EVENT_BYTES: Final = 16 * 2**20
 RETURNED: Final = re.compile(r"anthropic-(?!organization).+|x-should-retry")
 CREDENTIALS_REFUSED: Final = UpstreamError(
@@ -68,32 +72,32 @@ class Passthrough(Attempt):
     headers: dict[str, str]  # of the calls; a repair may change them
 
     def build_upstream_request(self) -> tuple[bytes, dict[str, str]]:
-        request, server, head = self.entry.request.fields, self.target.server, self.entry.headers
+        request, server, head = self.request.fields, self.server, self.request.head
         upstream_request = server.dialect.build_request(
             self.apply_upstream_policies(), self.target.for_translator(request["model"])
         )
         context = upstream_request.response_context
         context.message_id = f"msg_{head.ulid}"  # for an upstream that sends none
-        context.input_estimate = self.entry.request.input_estimate
-        context.whole = not self.entry.request.streaming
+        context.input_estimate = self.request.input_estimate
+        context.whole = not self.request.streaming
         self.stream = server.dialect.stream(context)
         model = self.target.model_for(request["model"])
-        self.url = server.url_for(model, streaming=self.entry.request.streaming)
+        self.url = server.url_for(model, streaming=self.request.streaming)
         if server.cloud is None or not server.cloud.version:
             self.url = endpoint(self.url, head)
         headers = forwarded_headers(head)
         if server.policies is not NO_POLICIES:
             headers = server.policies.permitted_headers(headers, self.withheld)
         target_fields = {**upstream_request.body, "model": model, **server.extra_body}
-        target_fields, notes, _ = adapt_body(target_fields, server, model)
+        target_fields, notes, _ = apply_lessons(target_fields, memory.lessons(server, model))
         target_fields, headers = as_cloud_request(server, target_fields, headers, self.withheld)
         self.record_translation_notes([*upstream_request.notes, *notes])
         self.headers = headers
-        return patch_body(self.entry.request.body, request, target_fields), headers
+        return patch_body(self.request.body, request, target_fields), headers
 
     async def _apply_repair(self, status: int, refusal: Any) -> bool:
         """Repair the body, or the betas: other servers than Anthropic's know only some of them."""
-        if not self.options.strict and self._drop_refused_betas(refusal):
+        if not self.strict and self._drop_refused_betas(refusal):
             return True
         return await super()._apply_repair(status, refusal)
 
@@ -104,7 +108,7 @@ class Passthrough(Attempt):
         them always.
         """
         sent = [name.strip() for name in self.headers.get("anthropic-beta", "").split(",")]
-        is_own = self.target.server.profile.name == "anthropic"
+        is_own = self.server.profile.name == "anthropic"
         text = "" if is_own or not any(sent) else read_error(refusal).message
         if BETA_REFUSED.search(text) is None:
             return False
@@ -113,7 +117,7 @@ class Passthrough(Attempt):
         self.headers.pop("anthropic-beta")
         if kept:
             self.headers["anthropic-beta"] = ",".join(kept)
-        self.entry.attempts.notes += [
+        self.attempts.notes += [
             Note("anthropic-beta", "dropped", f"the upstream refused {name[:MAX_BETA]}")
             for name in refused
         ]
@@ -139,12 +143,12 @@ class Passthrough(Attempt):
         )
 
     async def relay_events(self, call: UpstreamResponse) -> None:
-        stream, watch, entry, writer = self.stream, self.watch, self.entry, self.writer
+        stream, watch, request, writer = self.stream, self.watch, self.request, self.writer
         self._copy_response_headers(call)
         decoder = SSEDecoder()
         splitter = FrameSplitter()
         # This is false if the upstream streams although the request has no ``"stream": true``.
-        streaming = entry.request.streaming
+        streaming = request.streaming
         framed = BedrockEvents() if call.content_type == EVENT_STREAM else None
         while not stream.finished:
             watch.start_wait(CancelReason.IDLE)
@@ -164,12 +168,12 @@ class Passthrough(Attempt):
                     if stream.finished:
                         break
             except BadUpstream:
-                entry.store_upstream_bytes(mask_secrets(raw), watch.since)
+                request.store_upstream_bytes(mask_secrets(raw), watch.since)
                 # These are the valid events before the invalid one.
                 await self.deliver(seen_events, b"".join(out))
                 raise
             if raw:  # this follows parsing, which shows whether the bytes are an error
-                entry.store_upstream_bytes(raw, watch.since)
+                request.store_upstream_bytes(raw, watch.since)
             else:
                 events = stream.end()
                 out += [writer.metadata_before(events), self._encode_own_events(events)]
@@ -196,7 +200,10 @@ class Passthrough(Attempt):
             if len(follow) != 1 or follow[0] is not event or not is_named:
                 piece = b""
             events += follow
-        if not piece.isascii() and not _is_text(piece):
+        try:
+            if not piece.isascii():
+                piece.decode()
+        except UnicodeDecodeError:  # clients cannot decode the frame
             piece = b""
         return events, piece or self._encode_own_events(events)
 
@@ -204,21 +211,18 @@ class Passthrough(Attempt):
         """Encode events to relay instead of the upstream's bytes; add the request id to errors."""
         for event in events:
             if event["type"] == "error":
-                event["request_id"] = self.entry.headers.request_id
+                event["request_id"] = self.request.head.request_id
         return encode_events(events)
 
     async def relay_json(self, call: UpstreamResponse) -> None:
         self._copy_response_headers(call)
-        self.watch.start_wait(CancelReason.IDLE)
-        raw = await call.read_all(MAX_ANSWER_BYTES)
-        if raw is None:
-            raise BadUpstream("upstream's answer is too large")
-        events = self.stream.feed_body(self.decode_answer(raw))
-        self.entry.store_upstream_bytes(raw, self.watch.now())
-        streaming = self.entry.request.streaming
+        await super().relay_json(call)
+
+    def relayed_json(self, events: list[dict[str, Any]], raw: bytes) -> bytes:
+        if self.request.streaming:
+            return encode_events(events)
         is_changed = isinstance(self.stream, AnthropicStream) and self.stream.is_changed
-        own = b"" if is_changed else raw
-        await self.deliver(events, encode_events(events) if streaming else own)
+        return b"" if is_changed else raw
 
     def _copy_response_headers(self, call: UpstreamResponse) -> None:
         self.response.extra_headers += [
@@ -307,15 +311,6 @@ class FrameSplitter:
         return frames
 
 
-def _is_text(piece: bytes) -> bool:
-    """Return whether the frame is valid UTF-8. Clients cannot decode any other frame."""
-    try:
-        piece.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def returned_headers(call: UpstreamResponse, own: Iterable[Header]) -> dict[str, str]:
     """Return the upstream's response headers to send to the client, except those in ``own``."""
     taken = {name.decode("latin-1") for name, _ in own}
@@ -323,3 +318,22 @@ def returned_headers(call: UpstreamResponse, own: Iterable[Header]) -> dict[str,
     if "request-id" in call.headers:
         returned["x-upstream-request-id"] = call.headers["request-id"]
     return returned
+
+
+def as_cloud_request(
+    server: UpstreamServer, fields: Mapping[str, Any], headers: Mapping[str, str], notes: list[Note]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the body's fields and the headers for the upstream; unchanged if it is no cloud."""
+    cloud = server.cloud
+    if cloud is None:
+        return dict(fields), dict(headers)
+    asked = [name.strip() for name in headers.get(BETAS, "").split(",") if name.strip()]
+    betas = accepted_betas(asked, cloud, server.profile, notes)
+    sent = {
+        name: value
+        for name, value in headers.items()
+        if name != BETAS and (name in CLOUD_HEADERS or not cloud.version)
+    }
+    if betas and not cloud.betas_in_body:
+        sent[BETAS] = ",".join(betas)
+    return cloud_fields(fields, cloud, betas), sent

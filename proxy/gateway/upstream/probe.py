@@ -5,15 +5,16 @@ gateway key, so it writes no row to the ledger and charges no budget.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from proxy.gateway.exchange.attempt_record import AttemptRecord
 from proxy.gateway.http.errors import UpstreamFailed
 from proxy.gateway.http.lenient_json import decode_json
+from proxy.gateway.request.attempts import AttemptRecord
 from proxy.gateway.snapshot.server_builder import build_server
 from proxy.gateway.snapshot.targets import Target
 from proxy.ledger.transcripts.stream_replay import replay
@@ -21,15 +22,13 @@ from proxy.models import Upstream, UpstreamPolicy
 from proxy.upstream_probe import LONGEST_S, QUESTIONS, UNSIGNED_THINKING, Finding, Question
 from translator.anthropic_upstream.bedrock_events import CONTENT_TYPE as EVENT_STREAM
 from translator.anthropic_upstream.bedrock_events import BedrockEvents
-from translator.dialect import Repair
 from translator.errors import BadUpstream, TranslatorError
 from translator.secret_redaction import mask_secrets
 from translator.stream.sse import format_sse
 
-from .client import UpstreamResponse, close_transport, post
-from .cloud_requests import as_cloud_request
-from .error_responses import upstream_error
-from .request_repairs import MAX_REPAIRS
+from .client import UpstreamResponse, close_transport, post, upstream_error
+from .model_memory import MAX_REPAIRS
+from .passthrough import as_cloud_request
 
 SHOWN_CHARS: Final = 8_000
 MAX_BYTES: Final = 2**20
@@ -53,16 +52,14 @@ def send_questions(
     """
     upstream.clean()  # checks whether the upstream's address is allowed
     target = Target(server=build_server(upstream, UpstreamPolicy.objects.all()), model=model)
-    return asyncio.run(_run_all(target, model, questions, timeout_s))
 
+    async def run_all() -> list[Finding]:
+        try:
+            return [await _run_one(target, model, question, timeout_s) for question in questions]
+        finally:
+            await close_transport()
 
-async def _run_all(
-    target: Target, model: str, questions: Iterable[Question], timeout_s: float
-) -> list[Finding]:
-    try:
-        return [await _run_one(target, model, question, timeout_s) for question in questions]
-    finally:
-        await close_transport()
+    return asyncio.run(run_all())
 
 
 async def _run_one(target: Target, model: str, question: Question, timeout_s: float) -> Finding:
@@ -119,7 +116,12 @@ class _ProbeRun:
             try:
                 await self.send()
             except UpstreamFailed:
-                repair = None if self.question.capability else self._repair(fields)
+                repair = None
+                if self.reads and not self.question.capability:
+                    with contextlib.suppress(BadUpstream):
+                        error = decode_json(self.reads[-1][1])
+                        status = self.call.status if self.call is not None else 0
+                        repair = self.target.server.dialect.repair(fields, status, error)
                 if repair is None:
                     raise
                 changes = [" ".join(filter(None, lesson)) for lesson in repair.lessons]
@@ -131,14 +133,6 @@ class _ProbeRun:
                 return
         self.body = msgspec.json.encode(fields)
         await self.send()
-
-    def _repair(self, fields: dict[str, Any]) -> Repair | None:
-        try:
-            error = decode_json(self.reads[-1][1]) if self.reads else None
-        except BadUpstream:
-            return None
-        status = self.call.status if self.call is not None else 0
-        return self.target.server.dialect.repair(fields, status, error)
 
     async def send(self) -> None:
         """Send the request and read the response. Raises UpstreamFailed."""

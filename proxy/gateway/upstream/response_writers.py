@@ -6,25 +6,112 @@ another target.
 """
 
 import asyncio
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from proxy.conf import conf
-from proxy.gateway.exchange.metadata_event import metadata_event
-from proxy.gateway.exchange.request_context import RequestContext
-from proxy.gateway.http.sse_encoder import PING, STREAM_HEADERS, encode_event, encode_events
+from proxy.gateway.request.request import Request
+from translator.anthropic.usage import NAMES
 from translator.errors import BadUpstream
+from translator.message_stream.stream_grammar import EVENT_TYPES
 
-ENDINGS: Final = frozenset({"message_stop", "error"})
 _encode: Final = msgspec.json.Encoder().encode
+
+FRAME_PREFIXES: Final = {kind: f"event: {kind}\ndata: ".encode() for kind in sorted(EVENT_TYPES)}
+"""The start of an SSE frame, by event type."""
+
+STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+ENDINGS: Final = frozenset({"message_stop", "error"})
 CONTENT: Final = frozenset({"content_block_start", "message_delta"})
 """At the first event of these types, status 200 is sent. ``message_start`` alone is buffered."""
 
 
-class ResponseWriter(Protocol):
-    @property
-    def committed(self) -> bool: ...
+class BatchedTextDelta(dict[str, Any]):
+    """Several text deltas in one event. The client receives one SSE frame for each delta.
+
+    ``event`` is a delta with the joined text. ``pieces`` are the texts as the upstream sent them.
+    """
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, event: dict[str, Any], pieces: list[str]) -> None:
+        super().__init__(event)
+        self.pieces = pieces
+
+    def frames(self) -> bytes:
+        """Return the SSE frames.
+
+        Only the text is encoded again for each: 0.2 µs a frame instead of 0.8.
+        """
+        before = (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+            b'"delta":{"type":"text_delta","text":' % self["index"]
+        )
+        after = b"}}\n\n"
+        return before + (after + before).join(map(_encode, self.pieces)) + after
+
+
+def encode_event(event: dict[str, Any]) -> bytes:
+    """Return one event as an SSE frame. Clients dispatch on its ``event`` field."""
+    if type(event) is BatchedTextDelta:
+        return event.frames()
+    kind = event["type"]
+    head = FRAME_PREFIXES[kind] if kind in FRAME_PREFIXES else f"event: {kind}\ndata: ".encode()
+    return head + _encode(event) + b"\n\n"
+
+
+def encode_events(events: list[dict[str, Any]]) -> bytes:
+    """Return the SSE frames of all events of one upstream read, to send in a single write."""
+    return encode_event(events[0]) if len(events) == 1 else b"".join(map(encode_event, events))
+
+
+def metadata_event(request: Request, ending: dict[str, Any]) -> dict[str, Any]:
+    """Return the event to send just before ``ending``, which is ``message_stop`` or ``error``."""
+    attempts, usage = request.attempts, request.usage()
+    began, now = request.response.started, request.response.deadlines.now()
+    first, stream = attempts.first_content, attempts.stream
+    failed = ending["type"] == "error"
+    notes = [*attempts.notes, *(stream.notes if stream else ())]
+    return {
+        "type": "bridge.metadata",
+        "trace_id": request.head.request_id,
+        "route": request.route_name,
+        "upstream": attempts.target_record.get("upstream", ""),
+        "model": attempts.target_record.get("model", ""),
+        "success": not failed,
+        "attempts": len(attempts.records),
+        "tokens": {
+            "input": usage.input,
+            "output": usage.output,
+            "source": usage.source,
+            # which price applies: the service tier, speed and region, as far as reported
+            **{name: value for name in NAMES if (value := getattr(usage, name))},
+        },
+        "latency_ms": round((now - began) * 1000, 1),
+        "ttft_ms": None if first is None else round((first - began) * 1000, 1),
+        "terminal_reason": "error" if failed else "stop",
+        "error": ending["error"] if failed else None,
+        "notes": [{"path": n.path, "fate": n.fate, "reason": n.reason} for n in notes],
+    }
+
+
+class ResponseWriter:
+    """Writes one JSON message at the end of the response.
+
+    After a failure, the client gets an HTTP error.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.committed = False
+        self.request = request
+
     async def write_events(
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
     ) -> None:
@@ -32,30 +119,45 @@ class ResponseWriter(Protocol):
 
         ``raw``: the upstream's own bytes, to send in place of encoded events.
         """
-        ...
+        attempts = self.request.attempts
+        attempts.fold.feed(*events)
+        if not raw and attempts.fold.is_truncated:
+            raise BadUpstream("upstream's answer is too large")
+        if last:
+            self.request.first_content_sent()
+            self.committed = True
+            message = attempts.message = attempts.fold.message
+            if not raw:
+                # The types of Anthropic's SDKs demand ``citations``; the schema of Vercel's AI SDK
+                # for messages (not for streams) refuses null: @ai-sdk/anthropic 3.0.
+                content = [
+                    {**block, "citations": []} if block.get("citations", ()) is None else block
+                    for block in message.get("content", ())
+                ]
+                raw = _encode({**message, "content": content})
+            await self.request.response.send_response(200, raw)
 
     def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
-        """Return the ``bridge.metadata`` frames to send just before these events."""
-        ...
+        """Return the ``bridge.metadata`` frames to send just before these events of a stream."""
+        return b""
 
     def discard_start(self) -> None:
         """Forget the buffered start of a response that the upstream then refused."""
-        ...
 
-    def tick(self, now: float) -> None: ...
+    def tick(self, now: float) -> None:
+        """Send a ping if one is due. The deadline timer calls this a few times a second."""
 
 
-class StreamingResponseWriter:
+class StreamingResponseWriter(ResponseWriter):
     """Writes to a streaming client once for each upstream read.
 
     Sends pings while no events come.
     """
 
-    def __init__(self, entry: RequestContext, *, metadata: bool) -> None:
-        self.committed = False
-        self._entry = entry
-        self._response = entry.response
-        self._metadata = metadata
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self._response = request.response
+        self._metadata = request.options.metadata
         self._buffered = b""
         self._wrote_at = self._response.deadlines.now()
         self._writing = False
@@ -65,9 +167,9 @@ class StreamingResponseWriter:
     async def write_events(
         self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
     ) -> None:
-        self._entry.attempts.fold.feed(*events)
+        self.request.attempts.fold.feed(*events)
         if raw is None:
-            raw = self._frames(events) if last else encode_events(events)
+            raw = self._last_frames(events) if last else encode_events(events)
         if not self.committed and not last and not any(e["type"] in CONTENT for e in events):
             self._buffered += raw
             return
@@ -78,8 +180,8 @@ class StreamingResponseWriter:
             await self._ping_task
         if self._buffered:
             raw, self._buffered = self._buffered + raw, b""
-        if self._entry.attempts.first_content is None:
-            self._entry.first_content_sent()
+        if self.request.attempts.first_content is None:
+            self.request.first_content_sent()
         if not self.committed:
             await self._commit()
         await self._response.send_body(raw, more=not last)
@@ -91,18 +193,18 @@ class StreamingResponseWriter:
             return b""
         if any(event["type"] == "message_stop" for event in events):
             # The whole response came in one read: its first content is sent now, too.
-            self._entry.first_content_sent()
+            self.request.first_content_sent()
         return b"".join(
-            encode_event(metadata_event(self._entry, event))
+            encode_event(metadata_event(self.request, event))
             for event in events
             if event["type"] in ENDINGS
         )
 
-    def _frames(self, events: list[dict[str, Any]]) -> bytes:
+    def _last_frames(self, events: list[dict[str, Any]]) -> bytes:
         """Encode the last events. Add the request id to errors and insert the metadata event."""
         for event in events:
             if event["type"] == "error":
-                event["request_id"] = self._entry.headers.request_id
+                event["request_id"] = self.request.head.request_id
         if not self._metadata:
             return encode_events(events)
         return b"".join([self.metadata_before([event]) + encode_event(event) for event in events])
@@ -111,11 +213,10 @@ class StreamingResponseWriter:
         self._buffered = b""
 
     def tick(self, now: float) -> None:
-        """Send a ping if one is due. The deadline timer calls this a few times a second."""
         if self._writing or self._ping_task is not None or self._response.complete:
             return
         if not self.committed:
-            if now - self._entry.response.started < conf.first_event_wait_s:
+            if now - self.request.response.started < conf.first_event_wait_s:
                 return
         elif now - self._wrote_at < conf.ping_interval_s:
             return
@@ -136,51 +237,3 @@ class StreamingResponseWriter:
             self._wrote_at = self._response.deadlines.now()
         finally:
             self._ping_task = None
-
-
-def _with_citations(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the message with an empty list for each ``citations`` that is null.
-
-    The types of Anthropic's SDKs demand the field; the schema of Vercel's AI SDK for messages (not
-    for streams) refuses null: @ai-sdk/anthropic 3.0.
-    """
-    content = [
-        {**block, "citations": []} if block.get("citations", ()) is None else block
-        for block in message.get("content", ())
-    ]
-    return {**message, "content": content}
-
-
-class JsonResponseWriter:
-    """Writes one JSON message at the end of the response.
-
-    After a failure, the client gets an HTTP error.
-    """
-
-    def __init__(self, entry: RequestContext) -> None:
-        self.committed = False
-        self._entry = entry
-
-    async def write_events(
-        self, events: list[dict[str, Any]], *, last: bool, raw: bytes | None = None
-    ) -> None:
-        entry = self._entry
-        entry.attempts.fold.feed(*events)
-        if not raw and entry.attempts.fold.is_truncated:
-            raise BadUpstream("upstream's answer is too large")
-        if last:
-            entry.first_content_sent()
-            self.committed = True
-            entry.attempts.message = entry.attempts.fold.message
-            sent = raw or _encode(_with_citations(entry.attempts.message))
-            await entry.response.send_response(200, sent)
-
-    def metadata_before(self, events: list[dict[str, Any]]) -> bytes:
-        """Return no bytes: a JSON message has no metadata events."""
-        return b""
-
-    def discard_start(self) -> None:
-        """Do nothing: the message is encoded at its end."""
-
-    def tick(self, now: float) -> None:
-        """Do nothing: a JSON message needs no pings."""

@@ -8,10 +8,9 @@ client's next request.
 
 from typing import Any, Final, cast
 
-from proxy.gateway.admission.client_options import ClientOptions
-from proxy.gateway.exchange.request_context import RequestContext
+from proxy.gateway.request.request import Request
 from proxy.gateway.snapshot.targets import Target
-from proxy.gateway.web_search.search_endpoint import further_calls, search
+from proxy.gateway.web_search import further_calls, search
 from translator.anthropic.usage import Usage, add_usage
 from translator.dialect import ResponseContext, TextStream
 from translator.notes import Note
@@ -30,26 +29,16 @@ LIMIT: Final = "pause_turn"
 """The stop reason of a message that has as many calls as permitted; the client may continue it."""
 
 
-def makes_searches(target: Target, entry: RequestContext) -> bool:
-    """Return whether the gateway makes the searches of this request at this target."""
-    server = target.server
-    if server.dialect_name == "responses" and server.profile.web_search:
-        return False  # the upstream searches itself
-    return further_calls(entry.request.fields) > 0
-
-
 class SearchingAttempt(Attempt):
     """One attempt to answer a request whose model is offered a search function."""
 
     stream: WebSearchStream
 
-    def __init__(
-        self, target: Target, entry: RequestContext, writer: ResponseWriter, options: ClientOptions
-    ) -> None:
-        super().__init__(target, entry, writer, options)
-        self.request = self.apply_upstream_policies()  # a later call needs all of it
+    def __init__(self, target: Target, request: Request, writer: ResponseWriter) -> None:
+        super().__init__(target, request, writer)
+        self.fields = self.apply_upstream_policies()  # a later call needs all of it
         # A policy of the upstream may have removed the tool.
-        self.tool = search_tool(self.request) or {"name": "web_search"}
+        self.tool = search_tool(self.fields) or {"name": "web_search"}
         self.max_uses = min(MAX_SEARCHES, self.tool.get("max_uses") or MAX_SEARCHES)
         self.searches = 0  # requested by the model so far
         self.message_numbers: tuple[int, ...] = ()
@@ -59,14 +48,14 @@ class SearchingAttempt(Attempt):
         answer: list[Block] = []
         output = 0
         if self.continues:
-            answer = (self.entry.attempts.response_message() or {})["content"]
+            answer = (self.attempts.response_message() or {})["content"]
             output = self.stream.usage.output or 0
-        offered = offer_search(self.request, self.tool, answer, output)
+        offered = offer_search(self.fields, self.tool, answer, output)
         self.message_numbers = offered.origins
         return offered.request
 
     def build_upstream_request(self) -> tuple[bytes, dict[str, str]]:
-        attempts = self.entry.attempts
+        attempts = self.attempts
         earlier = attempts.notes if self.continues else [EMULATED]
         if self.continues and attempts.recorded_calls is not None:
             attempts.recorded_calls = {**attempts.recorded_calls, **self.stream.call_records}
@@ -89,7 +78,7 @@ class SearchingAttempt(Attempt):
     async def send_with_repairs(self, headers: dict[str, str]) -> None:
         """Call the upstream, and again after each response with searches."""
         await super().send_with_repairs(headers)
-        for _ in range(further_calls(self.request)):
+        for _ in range(further_calls(self.fields)):
             if not await self._make_searches():
                 return
             await self._continue_message()
@@ -98,7 +87,7 @@ class SearchingAttempt(Attempt):
 
     async def _continue_message(self) -> None:
         """Call the upstream with the results of the searches, and relay its response."""
-        attempts, earlier = self.entry.attempts, self.stream.usage
+        attempts, earlier = self.attempts, self.stream.usage
         self.continues = True
         self.body, headers = self.build_upstream_request()
         try:
@@ -106,14 +95,12 @@ class SearchingAttempt(Attempt):
         finally:
             if attempts.late_usage is not None:
                 attempts.late_usage = add_usage(earlier, attempts.late_usage)
-            elif self._has_unknown_cost():  # then the budget is charged the worst case
+            elif (
+                self.request.has_hard_budget and attempts.may_be_billed and not self.stream.started
+            ):
+                # The call ended before its response started: the budget is charged the worst case.
                 searches = earlier.web_searches
                 attempts.late_usage = Usage(web_searches=searches, source="estimated")
-
-    def _has_unknown_cost(self) -> bool:
-        """Return whether a hard budget covers a call that ended before its response started."""
-        is_covered = self.entry.admission.has_hard_budget and self.entry.attempts.may_be_billed
-        return is_covered and not self.stream.started
 
     async def _make_searches(self) -> bool:
         """Make the searches of the last response; return whether the message goes on."""

@@ -21,10 +21,10 @@ from tests.fakes.servers.prepared import copy_ledger
 
 POINTS = (
     "proxy.gateway.endpoints.messages:identify", "proxy.gateway.endpoints.messages:authorise", "proxy.gateway.endpoints.messages:parse_body",
-    "proxy.gateway.endpoints.messages:choose_route", "proxy.gateway.exchange.request_context:open_record", "proxy.ledger.recorder:Recorder.begin_open", "proxy.gateway.exchange.request_context:RequestContext.wait_until_recorded",
+    "proxy.gateway.endpoints.messages:choose_route", "proxy.gateway.request.request:open_record", "proxy.ledger.recorder:Recorder.begin_open", "proxy.gateway.request.request:Request.wait_until_recorded",
     "proxy.gateway.upstream.attempt:Attempt.build_upstream_request", "proxy.gateway.upstream.attempt:Attempt._post", "proxy.gateway.upstream.attempt:Attempt.relay_events",
-    "proxy.gateway.exchange.request_context:RequestContext.store_upstream_bytes", "proxy.gateway.upstream.attempt:Attempt.deliver", "proxy.gateway.exchange.request_context:RequestContext.accept", "translator.message_stream.events_to_message:MessageFold.feed",
-    "proxy.gateway.exchange.request_context:RequestContext.first_content_sent", "proxy.gateway.exchange.request_context:RequestContext.take_unsaved_reads", "proxy.gateway.exchange.request_context:close_record",
+    "proxy.gateway.request.request:Request.store_upstream_bytes", "proxy.gateway.upstream.attempt:Attempt.deliver", "proxy.gateway.request.request:Request.accept", "translator.message_stream.events_to_message:MessageFold.feed",
+    "proxy.gateway.request.request:Request.first_content_sent", "proxy.gateway.request.request:Request.take_unsaved_reads", "proxy.gateway.request.request:close_record",
     "proxy.ledger.recorder:Recorder.begin_close", "proxy.ledger.journal.journal:Journal.append", "proxy.ledger.journal.journal:Journal._commit",
     "proxy.ledger.journal.segments:Segment.append", "proxy.ledger.journal.journal:Journal._resolve_in_loop", "proxy.ledger.posting.drainer:Drainer.run_round", "proxy.ledger.posting.journal_posting:_post_some",
     "proxy.ledger.posting.journal_posting:_post", "proxy.ledger.posting.ledger_writer:write_to_database", "proxy.ledger.journal.reader:JournalReader.mark_posted",

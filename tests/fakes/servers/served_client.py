@@ -22,7 +22,7 @@ from django.test import Client
 from uvicorn.server import ServerState
 
 from bridge_project.asgi import application
-from proxy.server.http_timeouts import GatewayHttpProtocol
+from proxy.server.http_protocol import HttpProtocol
 
 TOKEN: Final = "a" * 32
 """The CSRF token that a browser would have received with a form."""
@@ -94,12 +94,10 @@ def encode_request(environ: Mapping[str, Any]) -> bytes:
 
 async def send_over_socket(request: bytes) -> bytes:
     """Send the request to a server in this event loop; return the complete response."""
-    config = uvicorn.Config(application, http=GatewayHttpProtocol, lifespan="off", log_config=None)
+    config = uvicorn.Config(application, http=HttpProtocol, lifespan="off", log_config=None)
     config.load()
     state, loop = ServerState(), asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: GatewayHttpProtocol(config, state, {}, loop), "127.0.0.1", 0
-    )
+    server = await loop.create_server(lambda: HttpProtocol(config, state, {}, loop), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:
         writer.write(request)

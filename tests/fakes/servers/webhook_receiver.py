@@ -11,7 +11,7 @@ from typing import Any
 
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from proxy.gateway.webhooks.delivery import WebhookSender
+from proxy.gateway.webhooks import WebhookSender
 
 
 class Receiver:

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from proxy.server.http_timeouts import GatewayHttpProtocol
+from proxy.server.http_protocol import HttpProtocol
 from proxy.server.server import _Server
 
 DEADLINE_S = 30.0
@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 def served(
     application: Any,
     *,
-    http: type[GatewayHttpProtocol] = GatewayHttpProtocol,
+    http: type[HttpProtocol] = HttpProtocol,
     send_buffer: int | None = None,
     **options: Any,
 ) -> Iterator[tuple[int, uvicorn.Server]]:

@@ -23,7 +23,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.ledger.recorder import recorder
 from proxy.models import ApiKey, Exchange, Price, Revision, Route, RouteTarget, Team, Upstream
-from proxy.server.http_timeouts import GatewayHttpProtocol
+from proxy.server.http_protocol import HttpProtocol
 from tests.fakes.servers.prepared import copy_ledger
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 
@@ -162,7 +162,7 @@ def gateway(world: str) -> Iterator[GatewayClient]:
         port=0,
         log_config=None,
         access_log=False,
-        http=GatewayHttpProtocol,
+        http=HttpProtocol,
         ws="none",
         lifespan="on",
         timeout_graceful_shutdown=2,

@@ -20,13 +20,13 @@ from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.cooldown import cooldown
 from proxy.gateway.admission.load_shedding import load_shedder
 from proxy.gateway.endpoints import count_tokens, health
-from proxy.gateway.exchange import missing_prices, token_estimates
-from proxy.gateway.exchange.call_record import known_origins
-from proxy.gateway.exchange.tracing import tracing
-from proxy.gateway.http.body_memory import body_memory
+from proxy.gateway.http.request_body import body_memory
+from proxy.gateway.request import ledger_records
+from proxy.gateway.request.session_calls import known_origins
+from proxy.gateway.request.tracing import tracing
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream import client, model_memory
-from proxy.gateway.webhooks.delivery import webhook_sender
+from proxy.gateway.webhooks import webhook_sender
 from proxy.ledger.maintenance.purge_schedule import nightly
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.posting.drainer import Pace
@@ -41,11 +41,11 @@ from proxy.secrets import SECRET_FILES
 SERVICES: tuple[Any, ...] = (
     SECRET_FILES, rate_limits.limits, cooldown, budget_maintenance, load_shedder, directory, new_name_recorder,
     SKIPPED, health.metrics_cache, body_memory, known_origins,
-    token_estimates.correction_factors, model_memory.memory,
+    count_tokens.correction_factors, model_memory.memory,
 )  # fmt: skip
 """Objects whose attributes are the state of the process. ``directory`` reads ``SECRET_FILES``."""
 COLLECTIONS: tuple[Any, ...] = (
-    missing_prices.unpriced_models,
+    ledger_records.unpriced_models,
     count_tokens.without_endpoint, rate_limits.shared_limiters, budget_sync.DIRTY,
 )  # fmt: skip
 STORES: tuple[Any, ...] = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.server.http_timeouts import GatewayHttpProtocol
+from proxy.server.http_protocol import HttpProtocol
 from tests.proxy.config.server_fixtures import DEADLINE_S, receive_until, served
 from tests.waiting import until
 
@@ -17,7 +17,7 @@ SHORT_S = 0.3
 LARGE = b"x" * 65_536
 
 
-class ShortTimeouts(GatewayHttpProtocol):
+class ShortTimeouts(HttpProtocol):
     __slots__ = ()
     discard_s = SHORT_S  # else each test waits 5 seconds
     body_grace_s = 0.0  # else each test waits 5 seconds

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from proxy.gateway.http.body_memory import body_memory
+from proxy.gateway.http.request_body import body_memory
 from proxy.server.django_limits import (
     MAX_CACHED,
     MAX_CONCURRENT,

@@ -15,7 +15,7 @@ from uvicorn.supervisors import multiprocess
 
 from proxy.server import websocket_protocol
 from proxy.server.graceful_server import GracefulServer
-from proxy.server.http_timeouts import GatewayHttpProtocol
+from proxy.server.http_protocol import HttpProtocol
 from tests.proxy.config.server_fixtures import DEADLINE_S, post, receive_until, served
 from tests.waiting import until
 
@@ -102,12 +102,12 @@ def read_to_end(client: socket.socket) -> bytes:
     return received
 
 
-class PatientProtocol(GatewayHttpProtocol):
+class PatientProtocol(HttpProtocol):
     __slots__ = ()
     last_request_s = 600.0  # the machine may be slow
 
 
-class ImpatientProtocol(GatewayHttpProtocol):
+class ImpatientProtocol(HttpProtocol):
     __slots__ = ()
     last_request_s = 0.05
 
@@ -335,5 +335,5 @@ def test_a_websocket_ends_for_every_client_behavior(settings, size, extra_bytes)
         until(is_gone)
 
 
-def connections() -> Iterator[GatewayHttpProtocol]:
-    return (each for each in gc.get_objects() if type(each) is GatewayHttpProtocol)
+def connections() -> Iterator[HttpProtocol]:
+    return (each for each in gc.get_objects() if type(each) is HttpProtocol)

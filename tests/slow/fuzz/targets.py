@@ -7,9 +7,9 @@ exception is a finding. ``python -m tests.slow.fuzz SECONDS`` searches for more.
 import contextlib
 
 from proxy.gateway.http.lenient_json import decode_json
-from proxy.gateway.http.request_json import decode_object
+from proxy.gateway.http.request_body import decode_object
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.response_decoder import ResponseDecoder
 from tests.fakes.upstreams.grammar import faults_of_events
 from translator.anthropic.request_validation import parse_messages_request
 from translator.capabilities import PROFILES

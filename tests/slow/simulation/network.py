@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from proxy.gateway.snapshot.request_head import Origin
-from proxy.gateway.upstream.connection import UpstreamConnection
-from proxy.gateway.upstream.connection_pool import ConnectionPool
+from proxy.gateway.snapshot.endpoints import Origin
+from proxy.gateway.upstream.connections import ConnectionPool, UpstreamConnection
 from tests.proxy.gateway import upstream_scripts
 
 from .disk import NUMBER, Disk

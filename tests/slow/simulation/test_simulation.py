@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.gateway.exchange.request_context import RequestContext
+from proxy.gateway.request.request import Request
 from tests.lanes import repeat
 
 from .clock import Deadlock, VirtualLoop
@@ -82,11 +82,11 @@ def test_virtual_clock_skips_waits_and_detects_a_deadlock():
 def test_call_before_the_durable_record_is_a_fault(tmp_path: Path, monkeypatch):
     """The checks detect a broken gateway."""
 
-    async def skip_wait(exchange: RequestContext) -> None:
-        exchange.admission.accepted = True
+    async def skip_wait(exchange: Request) -> None:
+        exchange.accepted = True
 
     # A bug is planted: the simulation must find it.
-    monkeypatch.setattr(RequestContext, "wait_until_recorded", skip_wait)
+    monkeypatch.setattr(Request, "wait_until_recorded", skip_wait)
     results = [World(seed, FEW_REQUESTS, tmp_path).run() for seed in range(1, 5)]
 
     assert any(
@@ -97,16 +97,16 @@ def test_call_before_the_durable_record_is_a_fault(tmp_path: Path, monkeypatch):
 def test_finished_request_is_freed_without_the_garbage_collector(tmp_path: Path):
     """A request in a reference cycle would keep the whole response in memory."""
     gc.collect()
-    existing = [one for one in gc.get_objects() if type(one) is RequestContext]
+    existing = [one for one in gc.get_objects() if type(one) is Request]
     gc.disable()
     try:
         results = World(3, FEW_REQUESTS, tmp_path).run()
         known_ids = {id(one) for one in existing}
-        current = [one for one in gc.get_objects() if type(one) is RequestContext]
+        current = [one for one in gc.get_objects() if type(one) is Request]
         leaked = [one for one in current if id(one) not in known_ids]
     finally:
         gc.enable()
 
-    ends = Counter(one.ending.record.outcome for one in leaked if one.ending.record)
+    ends = Counter(one.record.outcome for one in leaked if one.record)
     assert results.outcomes["completed"] > 5
     assert ends["completed"] == ends["client_gone"] == 0

@@ -47,9 +47,9 @@ class BudgetGateway:
                 read_until(client, until)
             else:
                 self.scripted.wait_until(lambda seen: any(one.model == name for one in seen))
-            entry = next(one for one in RUNNING.values() if one.request.model == name)
+            request = next(one for one in RUNNING.values() if one.model == name)
         deadline = time.monotonic() + 60
-        while entry.response.bytes_at_disconnect is None and entry.headers.request_id in RUNNING:
+        while request.response.bytes_at_disconnect is None and request.head.request_id in RUNNING:
             assert time.monotonic() < deadline, "the gateway did not notice the disconnect"
             time.sleep(0.005)
 

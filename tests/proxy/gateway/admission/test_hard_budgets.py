@@ -300,7 +300,7 @@ def test_a_request_stopped_by_an_administrator_is_charged_the_worst_case(budget_
     sender = threading.Thread(target=send)
     sender.start()
     budget_gateway.scripted.wait_until(lambda seen: any(one.model == name for one in seen))
-    next(one for one in RUNNING.values() if one.request.model == name).stop_by("root")
+    next(one for one in RUNNING.values() if one.model == name).stop_by("root")
     sender.join()
 
     stored = row(replies[0].id, outcome="refused", detail="stopped")

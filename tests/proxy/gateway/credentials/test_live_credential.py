@@ -6,8 +6,13 @@ import threading
 
 import pytest
 
-from proxy.gateway.credentials.credential import Credential, CredentialError, bearer
-from proxy.gateway.credentials.live_credential import LiveCredential, refresh_delay
+from proxy.gateway.credentials.credential import (
+    Credential,
+    CredentialError,
+    LiveCredential,
+    bearer,
+    refresh_delay,
+)
 from proxy.live.credential_states import STATES
 from proxy.metrics.definitions import CREDENTIAL_EXPIRY
 from tests.for_each import for_each

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from proxy.gateway.endpoints.http_consumer import MIB
-from proxy.gateway.http.body_memory import body_memory
+from proxy.gateway.http.request_body import body_memory
 from proxy.json_value_limit import MAX_VALUES
 from proxy.models import ApiKey, Exchange, Team
 from tests.fakes.upstreams.script_steps import WaitForGate

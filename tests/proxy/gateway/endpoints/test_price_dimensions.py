@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from proxy.gateway.exchange import missing_prices
+from proxy.gateway.request.ledger_records import unpriced_models
 from proxy.models import ApiKey, Budget, Price, Team, Upstream
 from tests.fakes.upstreams.script_steps import json_response
 from tests.for_each import for_each
@@ -87,8 +87,8 @@ def test_anthropic_s_dimensions_are_recorded_and_priced(gateway, scripted, reloa
         assert getattr(stored, name) == usage.get(name, "")
     billed = [each for each in usage.get("iterations", ()) if each is not DECLINED[0]]
     assert [each["type"] for each in stored.iterations] == [each["type"] for each in billed]
-    missing = f"anthropic {model} service_tier=batch"
-    assert (missing in missing_prices.names()) is (cost is None)
+    missing = ("anthropic", f"{model} service_tier=batch")
+    assert (missing in unpriced_models) is (cost is None)
 
 
 @for_each(

@@ -328,7 +328,7 @@ def wait_for_headers(model: str) -> None:
     """Wait until the headers of the response for this model are sent."""
     deadline = time.monotonic() + 60
     while not any(
-        one.request.model == model and one.response.headers_sent for one in list(RUNNING.values())
+        one.model == model and one.response.headers_sent for one in list(RUNNING.values())
     ):
         assert time.monotonic() < deadline, "no response headers were sent"
         time.sleep(0.005)

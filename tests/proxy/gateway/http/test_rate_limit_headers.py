@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from proxy.gateway.http.rate_limit_headers import map_rate_limit_headers
+from proxy.gateway.upstream.client import map_rate_limit_headers
 from tests.fakes.upstreams.script_steps import response
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each

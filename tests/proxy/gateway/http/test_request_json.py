@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.http.request_json import DEPTH_BYTES, decode_object, depth_at_start
+from proxy.gateway.http.request_body import DEPTH_BYTES, decode_object, depth_at_start
 from tests.for_each import for_each
 from translator.errors import BadRequest
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.response_decoder import ResponseDecoder
 from tests.fakes.upstreams.grammar import faults_of_events
 from tests.fakes.upstreams.recordings import recordings
 from tests.for_each import for_each

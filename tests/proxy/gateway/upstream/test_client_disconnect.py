@@ -76,9 +76,9 @@ def leave(
             read_until(client, until)
         else:
             scripted.wait_until(lambda requests: any(each.model == model for each in requests))
-        entry = next(one for one in RUNNING.values() if one.request.model == model)
+        request = next(one for one in RUNNING.values() if one.model == model)
     deadline = time.monotonic() + 60
-    while entry.response.bytes_at_disconnect is None:
+    while request.response.bytes_at_disconnect is None:
         assert time.monotonic() < deadline, "the gateway did not notice the disconnect"
         time.sleep(0.005)
 

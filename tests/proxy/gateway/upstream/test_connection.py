@@ -11,15 +11,15 @@ import pytest
 import uvloop
 from yarl import URL
 
-from proxy.gateway.snapshot.request_head import Origin, request_head
-from proxy.gateway.upstream import connection_pool
-from proxy.gateway.upstream.connection import (
+from proxy.gateway.snapshot.endpoints import Origin, request_head
+from proxy.gateway.upstream.connections import (
+    DISTRUST_S,
     ConnectError,
     ConnectionLost,
+    ConnectionPool,
     InvalidHttpResponse,
     UpstreamConnection,
 )
-from proxy.gateway.upstream.connection_pool import ConnectionPool
 from proxy.models.setup.upstream_connection import HttpProxy
 from tests.for_each import for_each
 
@@ -267,8 +267,8 @@ async def test_an_origin_with_stray_bytes_is_trusted_again_after_a_while():
         assert await whole(connection) == b"ok"
 
         now = connection.loop.time()
-        assert pool.is_distrusted(origin, now + connection_pool.DISTRUST_S - 1)
-        assert not pool.is_distrusted(origin, now + connection_pool.DISTRUST_S + 1)
+        assert pool.is_distrusted(origin, now + DISTRUST_S - 1)
+        assert not pool.is_distrusted(origin, now + DISTRUST_S + 1)
         assert pool._distrusted == {}
 
 

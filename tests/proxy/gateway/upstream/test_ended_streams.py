@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.gateway.exchange.request_context import RequestContext
-from proxy.gateway.upstream.connection import UpstreamConnection
+from proxy.gateway.request.request import Request
+from proxy.gateway.upstream.connections import UpstreamConnection
 from tests.fakes.upstreams.script_steps import (
     Close,
     Reset,
@@ -23,15 +23,15 @@ from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.http_client import GatewayClient
 
-KINDS = (RequestContext, UpstreamConnection)
+KINDS = (Request, UpstreamConnection)
 
 
-def present() -> list[RequestContext | UpstreamConnection]:
+def present() -> list[Request | UpstreamConnection]:
     return [each for each in gc.get_objects() if type(each) in KINDS]
 
 
 @pytest.fixture
-def others() -> Iterator[list[RequestContext | UpstreamConnection]]:
+def others() -> Iterator[list[Request | UpstreamConnection]]:
     """The objects that exist before the test; the garbage collector is off from here on."""
     gc.collect()
     before = present()
@@ -40,13 +40,13 @@ def others() -> Iterator[list[RequestContext | UpstreamConnection]]:
     gc.enable()
 
 
-def left_by(others: list[RequestContext | UpstreamConnection]) -> list[str]:
+def left_by(others: list[Request | UpstreamConnection]) -> list[str]:
     """Return the new requests and broken connections that are still in memory."""
     known = {id(each) for each in others}
     return [
         type(each).__name__
         for each in present()
-        if id(each) not in known and (type(each) is RequestContext or each._fault is not None)
+        if id(each) not in known and (type(each) is Request or each._fault is not None)
     ]
 
 
@@ -63,7 +63,7 @@ ENDINGS = {
 def test_an_ended_stream_leaves_nothing_for_the_garbage_collector(
     gateway: GatewayClient,
     scripted: ScriptedUpstream,
-    others: list[RequestContext | UpstreamConnection],
+    others: list[Request | UpstreamConnection],
     ending: str,
 ) -> None:
     model = f"chat-ended-{ending}"

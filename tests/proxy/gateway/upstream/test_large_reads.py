@@ -3,8 +3,7 @@
 import asyncio
 from typing import Any
 
-from proxy.gateway.upstream.connection import LARGE_READ_BYTES, UpstreamConnection
-from proxy.gateway.upstream.large_reads import LargeReads
+from proxy.gateway.upstream.connections import LARGE_READ_BYTES, LargeReads, UpstreamConnection
 
 READERS, READS = 50, 3
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from proxy.gateway.upstream.decoding.response_decoder import ResponseDecoder
+from proxy.gateway.upstream.response_decoder import ResponseDecoder
 from tests.fakes.upstreams.script_steps import LAST_CHUNK, Script, WaitForGate, chunk, stream_head
 from tests.fakes.upstreams.upstream import ScriptedUpstream
 from tests.for_each import for_each

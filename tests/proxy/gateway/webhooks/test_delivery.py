@@ -10,8 +10,8 @@ from django.utils.timezone import now
 from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from proxy.gateway.webhooks import sending
-from proxy.gateway.webhooks.delivery import LEASE_S, MAX_ATTEMPTS, RETRY_S, WebhookSender
+from proxy.gateway import webhooks
+from proxy.gateway.webhooks import LEASE_S, MAX_ATTEMPTS, RETRY_S, WebhookSender
 from proxy.ledger.webhooks.outbox import prune_events, record_event, rotate_secret, send_again
 from proxy.models import AuditEntry, EventType, WebhookDelivery, WebhookEvent
 from proxy.models.setup.webhooks import signing_key
@@ -53,7 +53,7 @@ def test_the_signature_is_that_of_the_specification():
     """The example of the specification: secret, id, timestamp, payload and signature."""
     key = signing_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 
-    found = sending.signature(
+    found = webhooks.signature(
         "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}', [key]
     )
 
@@ -181,9 +181,9 @@ def test_a_receiver_that_does_not_answer_delays_no_other_one(receiver):
 def test_an_attempt_has_a_time_limit(receiver):
     receiver.may_answer.clear()
 
-    result = sending.send(sending.Message("evt_1", "{}", receiver.url), timeout_s=0.2)
+    result = webhooks.send(webhooks.Message("evt_1", "{}", receiver.url), timeout_s=0.2)
 
-    assert result == sending.Result("no complete response within 0.2 seconds")
+    assert result == webhooks.Result("no complete response within 0.2 seconds")
 
 
 @pytest.mark.parametrize(

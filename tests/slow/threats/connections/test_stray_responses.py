@@ -15,7 +15,7 @@ import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.gateway.upstream.connection_pool import ConnectionPool
+from proxy.gateway.upstream.connections import ConnectionPool
 from proxy.models import Route, Upstream
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.upstreams.script_steps import Send, Sleep, WaitForGate, json_response

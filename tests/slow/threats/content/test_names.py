@@ -8,8 +8,8 @@ from prometheus_client import generate_latest
 
 from proxy.gateway.admission import cooldown
 from proxy.gateway.endpoints import health
-from proxy.gateway.exchange import request_context
-from proxy.gateway.exchange.token_estimates import MAX_MODELS, CorrectionFactors
+from proxy.gateway.endpoints.count_tokens import MAX_MODELS, CorrectionFactors
+from proxy.gateway.request.request import MAX_NOTES
 from proxy.metrics.bounded_labels import MAX_LABEL_SETS
 from proxy.metrics.connections import count_closed
 from proxy.metrics.definitions import METRICS
@@ -204,14 +204,14 @@ def test_notes_of_a_request_are_limited(gateway, scripted):
             "source": {"type": "text", "data": "x"},
             "citations": {"enabled": True},
         }
-        for _ in range(3 * request_context.MAX_NOTES)
+        for _ in range(3 * MAX_NOTES)
     ]
 
     reply = gateway.post(message("chat-noted", messages=[{"role": "user", "content": blocks}]))
 
     assert reply.status == 200
     notes = row(reply.id).notes
-    assert len(notes) == request_context.MAX_NOTES + 1
+    assert len(notes) == MAX_NOTES + 1
 
 
 def test_cooldown_entries_are_limited():

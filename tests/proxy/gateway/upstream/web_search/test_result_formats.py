@@ -1,6 +1,6 @@
 """Results of search endpoints, which are text of strangers."""
 
-from proxy.gateway.web_search.result_formats import FORMATS, is_permitted, read_results
+from proxy.gateway.web_search import FORMATS, is_permitted, read_results
 from tests.for_each import for_each
 from translator.web_search.results import tool_result
 

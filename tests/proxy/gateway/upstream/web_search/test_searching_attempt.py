@@ -211,7 +211,7 @@ def test_a_request_that_is_stopped_after_a_search_is_charged_the_worst_case(
         search_request(priced, stream=True)
     ) as connection:
         endpoint.wait_until(lambda _: len(endpoint.requests_for(priced)) == before + 2)
-        next(one for one in RUNNING.values() if one.request.model == priced).stop_by("root")
+        next(one for one in RUNNING.values() if one.model == priced).stop_by("root")
         events = read_until(connection, b"event: error")
 
     assert events.count(b"event: content_block_start") == 3
