@@ -45,6 +45,13 @@ def explain_decode_error(error: str, kind: Any, value: Any) -> str:
     return _path(at) + what.replace("`", "") + _found_value(at, value, what) + expected
 
 
+def type_errors(value: Any, kind: Any, decode: Decode) -> list[str]:
+    """Return each mistake of a value, with its path, the wrong part and the expected type."""
+    return [
+        explain_decode_error(error, kind, value) for error in decode_errors(value, kind, decode)
+    ]
+
+
 def decode_errors(value: Any, kind: Any, decode: Decode, at: str = "") -> Iterator[str]:
     """Yield msgspec's error message for each wrong field of a value, where msgspec reports one.
 

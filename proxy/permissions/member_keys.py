@@ -15,7 +15,7 @@ from django.utils.timezone import now
 from msgspec import UNSET
 
 from proxy.models import ApiKey, Scope, Team
-from proxy.models.setup.json_field_types import MemberKeys
+from proxy.models.setup.columns import MemberKeys
 
 WILDCARDS: Final = frozenset("*?[")
 

@@ -14,11 +14,11 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
 from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.setup.form_fields.json_parts import LinesField
+from proxy.admin.core.typed_fields import LinesField
 from proxy.admin.setup.key_admin import secret_page
 from proxy.key_issuing import issue_own_key
 from proxy.models import ApiKey, Scope, Team
-from proxy.models.setup import json_field_types
+from proxy.models.setup.columns import Model
 from proxy.permissions.member_keys import (
     allowed_count,
     allowed_days,
@@ -43,7 +43,7 @@ class OwnKeyForm(forms.Form):
     )
     scopes = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple)
     models = LinesField(
-        list[json_field_types.Model],
+        list[Model],
         label="Allowed models",
         help_text="Names or globs, one per line; empty: all that the team allows.",
     )

@@ -7,22 +7,17 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.views.decorators.debug import sensitive_variables
 
+from proxy.admin.core.json_column_field import AssignmentsField, ModelCapabilitiesField
 from proxy.admin.core.time_zone import local_text
+from proxy.admin.core.typed_fields import column_of, typed_formfield
 from proxy.encryption.upstream_secrets import encrypt_secret
 from proxy.live.credential_states import STATES
 from proxy.models import Upstream
-from proxy.models.setup.upstreams import SEALED
+from proxy.models.setup.columns import SEALED, TypedJSON
 from translator.capabilities import PROFILES
 
 from .form_fields import pending_secret
-from .form_fields.upstream_fields import (
-    UNCHANGED,
-    AssignmentsField,
-    CapabilitiesField,
-    ModelCapabilitiesField,
-    SecretPlaceField,
-    TimeoutsField,
-)
+from .form_fields.upstream_fields import UNCHANGED, CapabilitiesField, SecretPlaceField
 
 if TYPE_CHECKING:  # generic only in django-stubs
     UpstreamModelForm = forms.ModelForm[Upstream]
@@ -72,8 +67,9 @@ class UpstreamForm(UpstreamModelForm):
     session: Any = None
     """The user's session, in which a typed secret survives the error of another field."""
 
-    secret = SecretPlaceField(
-        required=False,
+    secret = typed_formfield(
+        column_of(Upstream, "secret"),
+        SecretPlaceField,
         label="API key of the upstream",
         help_text="To store the key itself, enter it below instead.",
     )
@@ -86,53 +82,24 @@ class UpstreamForm(UpstreamModelForm):
     )
     pending_secret = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
     profile = forms.ChoiceField(
-        help_text="The kind of server; it decides which fields and values a request may have.",
-        initial="generic",
+        help_text=column_of(Upstream, "profile").help_text, initial="generic"
     )
-    capabilities = CapabilitiesField(
-        required=False, help_text="Only where this server differs from its profile."
+    capabilities = typed_formfield(column_of(Upstream, "capabilities"), CapabilitiesField)
+    model_capabilities = typed_formfield(
+        column_of(Upstream, "model_capabilities"), ModelCapabilitiesField
     )
-    model_capabilities = ModelCapabilitiesField(
-        required=False,
-        help_text="Only where single models differ, by name or glob: "
-        '{"gpt-4o*": {"images": false}}. A longer name has precedence.',
-    )
-    timeouts = TimeoutsField(required=False, help_text="Empty: the default of the gateway.")
-    extra_body = AssignmentsField(
-        required=False,
-        help_text="Fields to add to every request, one per line: top_k = 20, or "
-        "chat_template_kwargs.enable_thinking = false. model and stream are not allowed.",
-    )
-    credentials = AssignmentsField(
-        required=False,
-        help_text="Instead of a key, how to fetch one that expires, one setting per line: "
-        "kind = aws, kind = google, or kind = azure and method = managed_identity.",
-    )
-    connection = AssignmentsField(
-        required=False,
-        help_text="Proxy, trusted CAs, client certificate and headers, with the names of "
-        "bridge.toml, one per line: proxy = http://proxy:3128, proxy_auth.env = PROXY_LOGIN, "
-        "ca_file = /etc/ssl/company.pem, headers.x-team = platform.",
-    )
+    connection = typed_formfield(column_of(Upstream, "connection"), AssignmentsField)
 
     class Meta:
         model = Upstream
         fields = "__all__"
-        labels = {
-            "base_url": "Base URL",
-            "api_version": "API version",
-            "when_client_leaves": "When a client leaves",
-        }
-        help_texts = {
-            "base_url": "The gateway appends /responses or /chat/completions: "
-            "https://api.openai.com/v1. For Anthropic the host without /v1.",
-            "api_version": "Of Azure OpenAI: 2024-10-21. Empty for a base URL with /openai/v1.",
-            "when_client_leaves": "Read the response to its end if the server bills all of it: "
-            "then the row has the billed tokens, not the delivered ones.",
-            "connection_reuse": "Connections per key limit a response that the upstream sends "
-            "without a request to that key, but need more connections.",
-            "allow_http": "Also for a public host: the secret is sent unencrypted.",
-        }
+        formfield_callback = staticmethod(
+            lambda column, **options: (
+                typed_formfield(column)
+                if isinstance(column, TypedJSON)
+                else column.formfield(**options)
+            )
+        )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

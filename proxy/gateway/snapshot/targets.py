@@ -14,7 +14,7 @@ from yarl import URL
 from proxy.gateway.credentials.credential import Credential, api_key_headers
 from proxy.gateway.credentials.live_credential import STATIC, LiveCredential
 from proxy.gateway.credentials.registry import static_credential
-from proxy.models.setup.json_field_types import Conditions
+from proxy.models.setup.columns import Conditions
 from proxy.models.setup.upstream_connection import DIRECT, ResolvedConnection
 from translator.anthropic_upstream.clouds import CLOUDS, Cloud
 from translator.capabilities import Profile, profile_with

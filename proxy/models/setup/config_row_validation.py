@@ -17,8 +17,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection, models
 from django.db.models import F, Func
 
-from proxy.models import ApiKey, Budget, Route, Team, Upstream
-from proxy.models.setup import json_field_types
+from proxy.models import ApiKey, Budget, Route, Upstream
 
 log = logging.getLogger("proxy.gateway")
 
@@ -213,20 +212,10 @@ def _check_value(field: "models.Field[Any, Any]", value: Any) -> None:
 def _check_rules(row: models.Model) -> None:
     match row:
         case Upstream():
-            row.check_fields()
-            try:
-                row.check_secret()
-            except ValidationError as error:
-                raise ValidationError({"secret": error.messages}) from None
-        case Budget():
-            for field, message in row.field_errors():
-                raise ValidationError({field: message})
+            row.check_together()
         case Route():
             # ``Route.clean`` compares the row with others; so does a database constraint
             pass
-        case Team():
-            # ``Team.clean`` looks the name up in the ledger; only a change of the name needs that
-            json_field_types.check(row)
         case _:
             row.clean()
 

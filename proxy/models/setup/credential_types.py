@@ -1,6 +1,5 @@
-"""The table ``[upstreams.credentials]``: how the gateway gets a credential that expires.
+"""The column ``Upstream.credentials``: how the gateway gets a credential that expires.
 
-The configuration file bridge.toml and the JSON field ``Upstream.credentials`` use the same types.
 A fixed API key needs none of them: it is the upstream's ``api_key``.
 """
 
@@ -14,7 +13,7 @@ from msgspec import Meta
 
 from proxy.secrets import ConfigError
 
-from .json_field_types import SecretReference, Strict
+from .columns import SecretReference, Strict
 
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
 Seconds = Annotated[float, Meta(gt=0, le=60)]

@@ -20,7 +20,7 @@ from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.references import Reference, Row
 
 from .base_serializers import ConfigSerializer, StrictSerializer
-from .fields import Linked, NamesColumn
+from .fields import Linked
 from .viewsets import ConfigViewSet
 
 
@@ -34,16 +34,15 @@ class WebhookSerializer(ConfigSerializer):
         allow_null=True,
         help_text="The team whose events it gets; null: the events of all teams and upstreams.",
     )
-    events = NamesColumn(
-        required=False,
-        help_text=f"Event types; empty: all. Known: {', '.join(EventType.values)}.",
-    )
     created_at = serializers.DateTimeField(source="created", read_only=True)
 
     class Meta:
         model = Webhook
         fields = ("id", "name", "team", "url", "events", "enabled", "managed", "created_at")
         read_only_fields = ("managed",)
+        extra_kwargs: ClassVar = {
+            "events": {"help_text": f"Empty: all. Known: {', '.join(EventType.values)}."}
+        }
 
     def complete(self, row: Webhook, attrs: dict[str, Any]) -> None:
         """Give a new webhook its secret, which only the response to this request contains."""

@@ -21,7 +21,7 @@ UPSTREAM = '[[upstreams]]\nname = "a"\ndialect = "chat"\nbase_url = "https://a.e
 PRICE = '[[prices]]\nmodel = "m"\nsince = 2026-01-01\n'
 KEY = '[[keys]]\nteam = "t"\nname = "k"\n'
 
-# name: (text, part of the error); limits and options are in ../test_json_field_types.py
+# name: (text, part of the error); limits and options are in ../test_columns.py
 ERRORS = {
     "no TOML": ("[[upstreams", "not valid TOML"),
     "unknown table": ("[[upstream]]\n", "unknown key 'upstream'; did you mean 'upstreams'?"),

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.models import Route, RouteTarget, Upstream
-from proxy.models.setup.json_field_types import Conditions, type_error_message
+from proxy.models.setup.columns import Conditions, type_error_message
 from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts as scripts
 
