@@ -254,7 +254,7 @@ class _Apply:
         routes.delete(route for _, route in gone)
         routes.write()
         for target in new:
-            target.route_id = target.route.pk
+            target.route = target.route  # whose primary key is known now
         targets.create(new)
 
     def _targets(self, entry: Entry) -> list[tuple[Upstream, str, int, Any]]:

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db.models import Model, QuerySet
+from django.db.models.deletion import Collector
 from django.db.models.signals import post_save
 
 from proxy.audit_log.bulk import Batch
@@ -141,7 +142,12 @@ class Table:
         for row, names in self._changed.items():
             groups.setdefault(tuple(dict.fromkeys(names)), []).append(row)
         for names, rows in groups.items():
-            self.model.objects.bulk_update(rows, names, BATCH)
+            values = {name: getattr(rows[0], name) for name in names}
+            if all(getattr(row, name) == values[name] for row in rows for name in names):
+                for pks in _batches([row.pk for row in rows]):
+                    self.model.objects.filter(pk__in=pks).update(**values)
+            else:
+                self.model.objects.bulk_update(rows, names, BATCH)
             for row in rows:
                 _send(row, created=False, update_fields=frozenset(names))
         self.model.objects.bulk_create(self._new, BATCH)
@@ -155,12 +161,19 @@ class Table:
         self.write()
 
     def delete(self, rows: Iterable[Any]) -> None:
-        pks = [row.pk for row in rows]
-        for start in range(0, len(pks), BATCH):
-            self.model.objects.filter(pk__in=pks[start : start + BATCH]).delete()
+        """Delete rows with what depends on them. The signals get these rows with their relations."""
+        for batch in _batches(list(rows)):
+            collector = Collector("default")
+            collector.collect(batch)
+            collector.delete()
 
     def _remember(self, rows: Iterable[Any]) -> None:
         self.plan.names.update({(self.model, row.pk): str(row) for row in rows})
+
+
+def _batches(values: list[Any]) -> Iterator[list[Any]]:
+    for start in range(0, len(values), BATCH):
+        yield values[start : start + BATCH]
 
 
 def _send(row: Model, **options: Any) -> None:

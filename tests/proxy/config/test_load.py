@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.config.apply import apply
 from proxy.config.load import MAX_BYTES, read, read_file
-from proxy.config.schema import BridgeFile
+from proxy.config.load import BridgeFile
 from proxy.decode_errors import did_you_mean, explain_decode_error
 from proxy.models import Team
 from proxy.secrets import ConfigError
