@@ -190,7 +190,7 @@ def _create_provider(environ: Mapping[str, str]) -> str:
             profile=provider.name,
         )
         try:
-            upstream.clean()
+            upstream.full_clean(validate_unique=False, validate_constraints=False)
         except ValidationError as wrong:
             messages = " ".join(wrong.messages)
             raise ConfigError(f"{provider.url_variable}: {messages}") from None

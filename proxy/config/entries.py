@@ -72,7 +72,7 @@ class EntrySerializer(StrictSerializer):
             expected = next((right for kind, right in TYPES if isinstance(one, kind)), None)
             if name in data and expected and type(data[name]) is not expected:
                 types = f"Expected {expected.__name__}, got {type(data[name]).__name__}"
-                found[name] = [f"{types}, found {str(data[name])[:60]}"]
+                found[name] = [f"{types}, found {repr(data[name])[:60]}"]
             is_secret = getattr(one, "kind", None) is SecretReference
             if is_secret and isinstance(data.get(name), dict) and SEALED in data[name]:
                 found[name] = [A_SECRET]

@@ -108,6 +108,8 @@ class Table:
             self._new.append(row)
             self.plan.add("+", self.kind, label)
             return row
+        if row.pk is None:
+            return row  # another entry has described it, which is a mistake
         if details := self.set(row, {**values, "managed": True}):
             _check(row, where)
             self.plan.add("~", self.kind, label, ", ".join(dict.fromkeys(details)))

@@ -33,7 +33,7 @@ def check_used_upstreams() -> None:
     reencrypt_secrets()
     for upstream in used_upstreams():
         try:
-            upstream.clean()
+            upstream.full_clean(validate_unique=False, validate_constraints=False)
             upstream.credential()
         except ValidationError as wrong:
             if not _is_undecryptable(upstream):

@@ -1,9 +1,11 @@
 """Upstreams: the servers to which requests are sent, with their API, secret and timeouts."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
@@ -14,7 +16,7 @@ from proxy.url_hosts import host_error, is_private
 from translator.capabilities import profile_with
 from translator.errors import TranslatorError
 
-from .columns import SEALED, SecretColumn, Timeouts, TypedJSON
+from .columns import SEALED, Model, SecretColumn, Timeouts, TypedJSON
 from .credential_types import AnySettings, CommandSettings, check_extra, parse_credentials
 from .upstream_connection import Connection, check_connection, secret_files_in
 
@@ -147,7 +149,7 @@ class Upstream(models.Model):
     capabilities = TypedJSON(help_text="Only where this server differs from its profile.")
     # a model's name or glob -> its capabilities
     model_capabilities = TypedJSON(
-        dict[str, dict[str, Any]],
+        dict[Model, dict[str, Any]],
         help_text="Only where single models differ, by name or glob: "
         '{"gpt-4o*": {"images": false}}. A longer name has precedence.',
     )
@@ -195,7 +197,8 @@ class Upstream(models.Model):
     def clean(self) -> None:
         """Raise ValidationError for columns that do not fit together, or a lost secret."""
         self.check_together()
-        self.check_credentials()
+        with contextlib.suppress(msgspec.ValidationError):  # the column's validator has the reason
+            self.check_credentials(parse_credentials(self.credentials))
         if self.has_encrypted_secret:
             try:
                 decrypt_secret(self.secret[SEALED], self.base_url)
@@ -203,29 +206,27 @@ class Upstream(models.Model):
                 raise ValidationError({"base_url": str(error)}) from None
 
     def check_together(self) -> None:
-        """Raise ValidationError for columns that do not fit together."""
+        """Raise ValidationError for columns that do not fit together.
+
+        A value of another type than that of its column is left to the column's validator.
+        """
         try:
             check_base_url(self.base_url, allow_http=self.allow_http)
             check_endpoint(self.base_url, self.dialect)
         except ValidationError as error:
             raise ValidationError({"base_url": error.messages}) from None
-        for field, capabilities in (("profile", {}), ("capabilities", self.capabilities)):
+        capabilities = [("profile", "", {}), ("capabilities", "", self.capabilities)]
+        if isinstance(self.model_capabilities, dict):
+            for pattern, found in self.model_capabilities.items():
+                capabilities.append(("model_capabilities", f"models {pattern!r}: ", found))
+        for field, where, found in capabilities:
             try:
-                profile_with(self.profile, capabilities)
+                profile_with(self.profile, found if isinstance(found, dict) else {})
             except TranslatorError as error:
-                raise ValidationError({field: str(error)}) from None
-        for pattern, capabilities in self.model_capabilities.items():
-            try:
-                profile_with(self.profile, capabilities)
-                fault = "" if pattern.strip() else "a name or glob is expected"
-            except TranslatorError as error:
-                fault = str(error)
-            if fault:
-                raise ValidationError({"model_capabilities": f"models {pattern!r}: {fault}"})
+                raise ValidationError({field: f"{where}{error}"}) from None
 
-    def check_credentials(self) -> None:
-        """Raise ValidationError for invalid ``credentials``."""
-        settings = parse_credentials(self.credentials)
+    def check_credentials(self, settings: AnySettings | None) -> None:
+        """Raise ValidationError for credentials that the row cannot have."""
         if settings is not None and self.secret:
             message = "an upstream has an api_key or credentials, not both"
             raise ValidationError({"credentials": message})
@@ -240,8 +241,10 @@ class Upstream(models.Model):
         Raises ConfigError if they are invalid or need an extra that is not installed.
         """
         try:
-            self.check_credentials()
             settings = parse_credentials(self.credentials)
+            self.check_credentials(settings)
+        except msgspec.ValidationError as error:
+            raise ConfigError(str(error)) from None
         except ValidationError as error:
             raise ConfigError(" ".join(error.messages)) from None
         if settings is not None:
