@@ -31,7 +31,8 @@ from proxy.gateway.exchange.request_context import RequestContext  # noqa: E402
 from proxy.gateway.http.deadlines import Deadlines  # noqa: E402
 from proxy.gateway.http.request_headers import RequestHeaders  # noqa: E402
 from proxy.gateway.snapshot.dialects import DIALECTS  # noqa: E402
-from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer  # noqa: E402
+from proxy.gateway.snapshot.targets import Target, UpstreamServer  # noqa: E402
+from proxy.models.setup.columns import Timeouts  # noqa: E402
 from proxy.gateway.upstream.attempt import Attempt  # noqa: E402
 from proxy.gateway.upstream.client import UpstreamResponse  # noqa: E402
 from proxy.gateway.upstream.connection import UpstreamConnection  # noqa: E402

@@ -163,7 +163,7 @@ class Table:
         self.write()
 
     def delete(self, rows: Iterable[Any]) -> None:
-        """Delete rows with what depends on them. The signals get these rows with their relations."""
+        """Delete rows and what depends on them. The signals get these rows, with relations."""
         for batch in _batches(list(rows)):
             collector = Collector("default")
             collector.collect(batch)

@@ -34,6 +34,9 @@ else:
     from unfold.widgets import UnfoldAdminTextareaWidget as TextArea
     from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
 
+EMPTY_TEXT: Final = '""'
+EMPTY_LIST: Final = "-"
+"""What a form shows for an empty value, since an empty input omits its key."""
 INDEX: Final = re.compile(r"^\[(\d+)\]")
 
 
@@ -190,7 +193,7 @@ class WordsSelect(SelectInput):
     """A select for words with commas between them; a stored list may have another order."""
 
     def format_value(self, value: Any) -> list[str]:
-        given = sorted(str(value or "").split(","))
+        given = sorted(str(value or "").replace(" ", "").split(","))
         return [choice for choice, _ in self.choices if sorted(choice.split(",")) == given] or [""]
 
 
@@ -230,15 +233,19 @@ def input_of(part: Part) -> tuple[forms.Field, forms.Widget]:
         whole = "a whole number from 1" if part.kind is int else "a number"
         error = f"{part.title}: {whole}, or empty"
         field = forms.IntegerField if part.kind is int else forms.FloatField
-        step = {"min": 1, "inputmode": "numeric"} if part.kind is int else {"step": "any"}
-        limits = {"min_value": part.limits.get("ge"), "max_value": part.limits.get("le")}
+        step = (
+            {"min": part.limits.get("ge", 1), "inputmode": "numeric"}
+            if part.kind is int
+            else {"step": "any"}
+        )
+        limits = {"min_value": part.limits.get("ge"), "max_value": part.limits.get("le", 2**53)}
         errors = dict.fromkeys(("invalid", "min_value"), error)
         return field(required=False, error_messages=errors, **limits), NumberInput(attrs=step)
     choices: list[tuple[str, str]] = []
     if part.kind is bool:
-        choices = [("true", "yes"), ("false", "no")]
+        choices = [("yes", "yes"), ("no", "no")]
     elif origin is Literal:
-        choices = [(word, word) for word in inner]
+        choices = [(word or EMPTY_TEXT, word or "none") for word in inner]
     elif origin is list and get_origin(inner[0]) is Literal:
         words = get_args(inner[0])
         groups = itertools.chain(*(itertools.combinations(words, n + 1) for n in range(len(words))))
@@ -252,30 +259,33 @@ def input_of(part: Part) -> tuple[forms.Field, forms.Widget]:
         return NumbersField(inner[1], required=False), NumberLines(attrs={"rows": 3})
     if origin is dict:
         return TextsField(required=False), TextLines(attrs={"rows": 2})
-    limit = part.limits.get("max_length")
-    return forms.CharField(required=False, max_length=limit), TextInput()
+    words = {"placeholder": f"words with commas; {EMPTY_LIST} for none"} if origin is tuple else {}
+    limit = part.limits.get("max_length", 10_000)
+    return forms.CharField(required=False, max_length=limit), TextInput(attrs=words)
 
 
 class StructInput(MultiInput):
     def form_value(self, value: Any) -> Any:
         if isinstance(value, bool):
-            return "true" if value else "false"
+            return "yes" if value else "no"
+        if value == "":
+            return EMPTY_TEXT
         is_words = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        return value if not is_words else Words(value)
+        return Words(value) if is_words else value
 
 
 class Words(list[str]):
-    """A list that a select shows as words with commas between them, and a textarea as lines."""
+    """A list that an input shows as words with commas between them, and a textarea as lines."""
 
     def __str__(self) -> str:
-        return ",".join(self)
+        return ", ".join(self) or EMPTY_LIST
 
 
 class StructField(PartsField):
     """A field with one input for each field of a struct."""
 
-    def __init__(self, kind: type[Struct], **kwargs: Any) -> None:
-        self.kind, self.parts = kind, parts_of(kind)
+    def __init__(self, kind: Any, parts: Sequence[Part] = (), **kwargs: Any) -> None:
+        self.kind, self.parts = kind, parts or parts_of(kind)
         fields, widgets = zip(*map(input_of, self.parts), strict=True)
         keys, titles = [part.name for part in self.parts], [part.title for part in self.parts]
         name = str(kwargs.get("label") or kind.__name__)
@@ -290,9 +300,12 @@ class StructField(PartsField):
             if part.kind is float and value.is_integer():
                 found[part.name] = int(value)
             elif part.kind is bool:
-                found[part.name] = value == "true"
-            elif get_origin(part.kind) is list and isinstance(value, str):
-                found[part.name] = value.split(",")
+                found[part.name] = value == "yes"
+            elif value == EMPTY_TEXT:
+                found[part.name] = ""
+            elif get_origin(part.kind) in (list, tuple) and not isinstance(value, list):
+                words = "" if value == EMPTY_LIST else str(value)
+                found[part.name] = [word.strip() for word in words.split(",") if word.strip()]
         return found
 
     def has_changed(self, initial: Any, data: Any) -> bool:

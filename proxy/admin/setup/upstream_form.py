@@ -1,33 +1,53 @@
 """The form of an upstream. It accepts a new secret and never shows a secret, stored or typed."""
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.views.decorators.debug import sensitive_variables
 
-from proxy.admin.core.json_column_field import AssignmentsField, ModelCapabilitiesField
+from proxy.admin.core.json_column_field import (
+    AssignmentsField,
+    ModelCapabilitiesField,
+    StorableJson,
+    raw_text,
+)
 from proxy.admin.core.time_zone import local_text
-from proxy.admin.core.typed_fields import column_of, typed_formfield
+from proxy.admin.core.typed_fields import (
+    MultiInput,
+    Part,
+    SelectInput,
+    StructField,
+    TextInput,
+    column_of,
+    typed_formfield,
+)
 from proxy.encryption.upstream_secrets import encrypt_secret
 from proxy.live.credential_states import STATES
 from proxy.models import Upstream
 from proxy.models.setup.columns import SEALED, TypedJSON
-from translator.capabilities import PROFILES
+from translator.capabilities import PROFILES, Profile
 
-from .form_fields import pending_secret
-from .form_fields.upstream_fields import UNCHANGED, CapabilitiesField, SecretPlaceField
+from . import pending_secret
 
 if TYPE_CHECKING:  # generic only in django-stubs
     UpstreamModelForm = forms.ModelForm[Upstream]
-    Password, Select = forms.PasswordInput, forms.Select
+    Password = forms.PasswordInput
 else:
     from unfold.widgets import UnfoldAdminPasswordWidget as Password
-    from unfold.widgets import UnfoldAdminSelectWidget as Select
 
     UpstreamModelForm = forms.ModelForm
 
+UNCHANGED: Final = {SEALED: "unchanged"}
+"""Placeholder that the form has instead of a secret stored encrypted in the database."""
+PLACES: Final = (
+    ("", "not set"),
+    ("env", "in an environment variable"),
+    ("file", "in a file"),
+)
+STORED_PLACE: Final = (SEALED, "encrypted in the database")
 TYPED_HELP: Final = "Stored encrypted, for this base URL only; never shown again. Empty: no change."
 KEPT_HELP: Final = (
     "The secret that you typed is kept encrypted on the server for ten minutes and used when you "
@@ -61,6 +81,74 @@ def describe_credential(upstream: Upstream) -> str:
     if state.fault:
         parts.append(f"the last refresh failed: {state.fault}")
     return "; ".join(parts)
+
+
+class PlaceParts(MultiInput):
+    def __init__(self) -> None:
+        inputs = (SelectInput(choices=PLACES), TextInput(attrs={"autocomplete": "off"}))
+        labels = ("The secret is", "Name of the variable, or path")
+        super().__init__("Secret", ("place", "name"), labels, inputs)
+
+    def decompress(self, value: Any) -> list[Any]:
+        if not value:
+            return ["", ""]
+        if not isinstance(value, dict) or len(value) != 1:
+            return ["", raw_text(value)]
+        ((place, name),) = value.items()
+        return [place, "" if place == SEALED else raw_text(name)]
+
+
+class SecretPlaceField(forms.MultiValueField):
+    """Where a secret is: ``{"env": "NAME"}``, ``{"file": "/path"}`` or nothing.
+
+    With ``offer_stored`` there is also the choice of the encrypted secret in the database.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        parts = (
+            forms.ChoiceField(choices=PLACES, required=False),
+            forms.CharField(max_length=500, required=False),
+        )
+        kwargs = {"required": False, **kwargs}
+        super().__init__(parts, widget=PlaceParts(), require_all_fields=False, **kwargs)
+
+    def offer_stored(self) -> None:
+        choices = [*PLACES, STORED_PLACE]
+        self.fields[0].choices = choices  # type: ignore[attr-defined]
+        self.widget.widgets[0].choices = choices
+
+    def compress(self, data_list: Sequence[str]) -> dict[str, str]:
+        place, name = data_list or ("", "")
+        if not place and name.startswith("{"):  # the model names what is wrong with the object
+            found: dict[str, str] = StorableJson().clean(name)
+            return found
+        if place == SEALED and not name:
+            return dict(UNCHANGED)
+        if bool(place) != bool(name):
+            raise forms.ValidationError("choose where the secret is, and name the variable or file")
+        return {place: name} if place else {}
+
+
+class CapabilitiesField(StructField):
+    """One input for each capability of ``translator.capabilities.Profile``.
+
+    An object with an unknown capability is shown as JSON in the first input, and read from there,
+    so that the error message of the model names it.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        types = get_type_hints(Profile)
+        parts = [
+            Part(name, kind, name.replace("_", " ").capitalize().replace("json", "JSON"), {"ge": 0})
+            for name, kind in types.items()
+            if name != "name"
+        ]
+        super().__init__(dict, parts, **kwargs)
+
+    def compress(self, data_list: Sequence[Any]) -> Any:
+        if data_list and str(data_list[0]).startswith(("{", "[")):
+            return StorableJson().clean(data_list[0])
+        return super().compress(data_list)
 
 
 class UpstreamForm(UpstreamModelForm):
@@ -114,7 +202,7 @@ class UpstreamForm(UpstreamModelForm):
         if self.instance.pk and self.instance.profile not in names:
             names.append(self.instance.profile)  # so that the form shows it; the model rejects it
         self.fields["profile"].choices = [(name, name) for name in names]  # type: ignore[attr-defined]
-        self.fields["profile"].widget = Select(choices=[(name, name) for name in names])
+        self.fields["profile"].widget = SelectInput(choices=[(name, name) for name in names])
 
     def clean_secret(self) -> dict[str, str]:
         secret: dict[str, str] = self.cleaned_data["secret"] or {}

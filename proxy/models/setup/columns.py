@@ -138,10 +138,12 @@ class MemberKeys(Strict):
 
 
 class Timeouts(Strict):
-    connect_s: Annotated[Seconds, Meta(title="Connect, seconds")] | UnsetType = UNSET
-    first_byte_s: Annotated[Seconds, Meta(title="First byte, seconds")] | UnsetType = UNSET
-    idle_s: Annotated[Seconds, Meta(title="Between bytes, seconds")] | UnsetType = UNSET
-    total_s: Annotated[Seconds, Meta(title="Whole response, seconds")] | UnsetType = UNSET
+    """The timeouts of an upstream. Three field names are also values of ``CancelReason``."""
+
+    connect_s: Annotated[Seconds, Meta(title="Connect, seconds")] = 5
+    first_byte_s: Annotated[Seconds, Meta(title="First byte, seconds")] = 120
+    idle_s: Annotated[Seconds, Meta(title="Between bytes, seconds")] = 120
+    total_s: Annotated[Seconds, Meta(title="Whole response, seconds")] = 1_800
 
 
 def matches_any(model: str, patterns: Collection[str]) -> bool:

@@ -35,11 +35,11 @@ ERRORS = {
     ),
     "when a client leaves": (
         UPSTREAM + 'when_client_leaves = "estimate"',
-        "when_client_leaves: \"estimate\" is not a valid choice; known: abort, drain",
+        'when_client_leaves: "estimate" is not a valid choice; known: abort, drain',
     ),
     "connection reuse": (
         UPSTREAM + 'connection_reuse = "user"',
-        "connection_reuse: \"user\" is not a valid choice; known: shared, key, never",
+        'connection_reuse: "user" is not a valid choice; known: shared, key, never',
     ),
     "connection": (
         UPSTREAM + 'connection = { prxy = "http://p:1" }',
@@ -47,9 +47,12 @@ ERRORS = {
     ),
     "dialect": (
         UPSTREAM.replace("chat", "gopher"),
-        "dialect: \"gopher\" is not a valid choice; known: responses, chat, anthropic",
+        'dialect: "gopher" is not a valid choice; known: responses, chat, anthropic',
     ),
-    "missing": ('[[upstreams]]\nname = "a"\ndialect = "chat"', "upstreams[0].base_url: This field is required"),
+    "missing": (
+        '[[upstreams]]\nname = "a"\ndialect = "chat"',
+        "upstreams[0].base_url: This field is required",
+    ),
     "type": (
         '[[teams]]\nname = "t"\nretention_days = "90"',
         "teams[0].retention_days: Expected int, got str, found '90'",
@@ -78,7 +81,10 @@ ERRORS = {
         PRICE + 'usd = { input = "NaN", output = "1" }',
         "prices[0].usd.input: A valid number is required, found 'NaN'",
     ),
-    "too fine": (PRICE + 'usd = { input = "0.0000001", output = "1" }', "no more than 6 decimal places"),
+    "too fine": (
+        PRICE + 'usd = { input = "0.0000001", output = "1" }',
+        "no more than 6 decimal places",
+    ),
     "inline key": (
         UPSTREAM + 'api_key = "sk-live-123"',
         "upstreams[0].api_key: a secret is never written here",
@@ -87,7 +93,10 @@ ERRORS = {
         KEY + 'secret = { env = "A", file = "/b" }',
         'keys[0].secret: a secret is { env = "NAME" }',
     ),
-    "quoted date": (KEY + 'expires = "2027-01-01"', "keys[0].expires: a date is written 2027-01-01, without quotes"),
+    "quoted date": (
+        KEY + 'expires = "2027-01-01"',
+        "keys[0].expires: a date is written 2027-01-01, without quotes",
+    ),
     "zone": (
         '[[teams]]\nname = "t"\nbudgets = [{ usd = "5", zone = "Mars/Olympus" }]',
         "teams[0].budgets[0].zone: no such time zone: 'Mars/Olympus'",
@@ -336,7 +345,7 @@ def test_applyconfig_reports_wrong_values_and_wrong_references_together(tmp_path
     count, *found = str(caught.value).splitlines()
     assert count == f"{path}: 8 mistakes:"
     assert [line.strip().split(": ")[0] for line in found] == [
-        "upstreams[0].base_url", "upstreams[0].dialect", "routes[0].targets", "routes[0]",
+        "upstreams[0].dialect", "upstreams[0].base_url", "routes[0].targets", "routes[0]",
         "teams[0].retention_days",
         "teams[1].budgets[0] and teams[1].budgets[1] are both team research a month in UTC",
         "keys[1].team", "routes[1].targets[1].upstream",
