@@ -32,12 +32,12 @@ from proxy.gateway.http.deadlines import Deadlines  # noqa: E402
 from proxy.gateway.http.request_headers import RequestHeaders  # noqa: E402
 from proxy.gateway.snapshot.dialects import DIALECTS  # noqa: E402
 from proxy.gateway.snapshot.targets import Target, UpstreamServer  # noqa: E402
-from proxy.models.setup.columns import Timeouts  # noqa: E402
 from proxy.gateway.upstream.attempt import Attempt  # noqa: E402
 from proxy.gateway.upstream.client import UpstreamResponse  # noqa: E402
 from proxy.gateway.upstream.connection import UpstreamConnection  # noqa: E402
 from proxy.gateway.upstream.connection_pool import ConnectionPool  # noqa: E402
 from proxy.gateway.upstream.response_writers import StreamingResponseWriter  # noqa: E402
+from proxy.models.setup.columns import Timeouts  # noqa: E402
 from proxy.server.http_cycle import Cycle  # noqa: E402
 from tests.proxy.gateway.request_context_factory import HEADERS, RecordedContext  # noqa: E402
 from translator.capabilities import PROFILES  # noqa: E402

@@ -8,8 +8,18 @@ unchanged, and saving the form replaces it.
 import itertools
 import re
 from collections.abc import Sequence
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 from django import forms
@@ -98,9 +108,9 @@ class MultiInput(forms.MultiWidget):
         value = {} if value is None else value
         if not isinstance(value, dict) or set(value) - set(self.keys):
             return [raw_text(value), *[None] * (len(self.widgets) - 1)]
-        return [self.form_value(value.get(key)) for key in self.keys]
+        return [self.form_value(key, value.get(key)) for key in self.keys]
 
-    def form_value(self, value: Any) -> Any:
+    def form_value(self, key: str, value: Any) -> Any:
         return value
 
 
@@ -193,7 +203,7 @@ class WordsSelect(SelectInput):
     """A select for words with commas between them; a stored list may have another order."""
 
     def format_value(self, value: Any) -> list[str]:
-        given = sorted(str(value or "").replace(" ", "").split(","))
+        given = sorted(str(value or "").split(","))
         return [choice for choice, _ in self.choices if sorted(choice.split(",")) == given] or [""]
 
 
@@ -211,8 +221,8 @@ def parts_of(struct: type[Struct]) -> list[Part]:
     found = []
     for one in msgspec.structs.fields(struct):
         kind, limits, title = one.type, {}, one.name.replace("_", " ").capitalize()
-        while get_origin(kind) in (Annotated, UnionType) or UnsetType in get_args(kind):
-            inner, *metas = [arg for arg in get_args(kind) if arg is not UnsetType]
+        while get_origin(kind) in (Annotated, Union, UnionType):
+            inner, *metas = [arg for arg in get_args(kind) if arg not in (UnsetType, NoneType)]
             for meta in metas:
                 if isinstance(meta, Meta):
                     title = meta.title or title
@@ -265,20 +275,21 @@ def input_of(part: Part) -> tuple[forms.Field, forms.Widget]:
 
 
 class StructInput(MultiInput):
-    def form_value(self, value: Any) -> Any:
+    def __init__(self, name: str, parts: Sequence[Part], widgets: Sequence[forms.Widget]) -> None:
+        self.kinds = {part.name: part.kind for part in parts}
+        super().__init__(name, list(self.kinds), [part.title for part in parts], widgets)
+
+    def form_value(self, key: str, value: Any) -> Any:
         if isinstance(value, bool):
             return "yes" if value else "no"
         if value == "":
             return EMPTY_TEXT
-        is_words = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        return Words(value) if is_words else value
-
-
-class Words(list[str]):
-    """A list that an input shows as words with commas between them, and a textarea as lines."""
-
-    def __str__(self) -> str:
-        return ", ".join(self) or EMPTY_LIST
+        kind = self.kinds[key]
+        if isinstance(value, list) and get_origin(kind) is tuple:
+            return ", ".join(map(str, value)) or EMPTY_LIST
+        if isinstance(value, list) and get_origin(get_args(kind)[0]) is Literal:
+            return ",".join(map(str, value))
+        return value
 
 
 class StructField(PartsField):
@@ -287,9 +298,8 @@ class StructField(PartsField):
     def __init__(self, kind: Any, parts: Sequence[Part] = (), **kwargs: Any) -> None:
         self.kind, self.parts = kind, parts or parts_of(kind)
         fields, widgets = zip(*map(input_of, self.parts), strict=True)
-        keys, titles = [part.name for part in self.parts], [part.title for part in self.parts]
         name = str(kwargs.get("label") or kind.__name__)
-        super().__init__(fields, StructInput(name, keys, titles, widgets), **kwargs)
+        super().__init__(fields, StructInput(name, self.parts, widgets), **kwargs)
 
     def compress(self, data_list: Sequence[Any]) -> dict[str, Any]:
         found = {}

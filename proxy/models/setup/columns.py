@@ -125,16 +125,18 @@ class Options(Strict):
 class MemberKeys(Strict):
     """The limits of the keys that members of a team make for themselves."""
 
-    # working keys per member; absent: members make no keys
-    count: Annotated[Count, Meta(title="Working keys per member")] | UnsetType = UNSET
-    # absent: keys need no expiry
-    days: Annotated[int, Meta(ge=1, le=36_500, title="Longest lifetime, in days")] | UnsetType = (
-        UNSET
-    )
-    # absent or empty: only messages
-    scopes: Annotated[list[MemberScope], Meta(title="Scopes")] | UnsetType = UNSET
-    # absent or empty: all models of the team
-    models: Annotated[list[Model], Meta(title="Models, one per line")] | UnsetType = UNSET
+    # working keys per member; 0: members make no keys
+    count: Annotated[Count, Meta(title="Working keys per member")] = 0
+    # null: keys need no expiry
+    days: Annotated[int, Meta(ge=1, le=36_500, title="Longest lifetime, in days")] | None = None
+    # empty: only messages
+    scopes: Annotated[list[MemberScope], Meta(title="Scopes")] = []
+    # empty: all models of the team
+    models: Annotated[list[Model], Meta(title="Models, one per line")] = []
+
+    @property
+    def allowed_scopes(self) -> list[str]:
+        return [*self.scopes] or ["messages"]
 
 
 class Timeouts(Strict):

@@ -218,6 +218,9 @@ class Upstream(models.Model):
         capabilities = [("profile", "", {}), ("capabilities", "", self.capabilities)]
         if isinstance(self.model_capabilities, dict):
             for pattern, found in self.model_capabilities.items():
+                if not pattern.strip():
+                    message = f"models {pattern!r}: a name or glob is expected"
+                    raise ValidationError({"model_capabilities": message})
                 capabilities.append(("model_capabilities", f"models {pattern!r}: ", found))
         for field, where, found in capabilities:
             try:

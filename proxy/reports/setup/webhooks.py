@@ -77,14 +77,6 @@ class WebhookViewSet(ConfigViewSet):
     def get_queryset(self) -> "QuerySet[Webhook]":
         return visible_webhooks(self.reader)
 
-    @idempotent
-    @sensitive_variables()
-    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        serializer: Any = self.get_serializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        self.perform_create(serializer)
-        return self._with_secret(serializer.instance, serializer.new_secret)
-
     @extend_schema("webhook_rotate", request=None, responses={201: WebhookWithSecret})
     @action(detail=True, methods=["post"])
     @idempotent
@@ -92,9 +84,7 @@ class WebhookViewSet(ConfigViewSet):
     def rotate(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Issue a new secret. For 24 hours events are signed with the old secret too."""
         webhook = self.get_object()
-        return self._with_secret(webhook, rotate_secret(webhook))
-
-    def _with_secret(self, webhook: Webhook, secret: str) -> Response:
+        secret = rotate_secret(webhook)
         body = {**self.get_serializer(webhook).data, "secret": str(secret)}
         return Response(body, status=status.HTTP_201_CREATED)
 
