@@ -371,7 +371,7 @@ def _budget_label(key: tuple[str, ...]) -> str:
 
 
 def _route_key(route: Route) -> tuple[str, str | None]:
-    return route.model, route.team and route.team.name
+    return route.model, route.team.name if route.team else None
 
 
 def _price_key(price: Price) -> str:

@@ -88,9 +88,8 @@ class EntrySerializer(StrictSerializer):
         """The values of the columns that an entry leaves out, by column."""
         columns = self.Meta.model._meta.concrete_fields  # type: ignore[attr-defined]  # noqa: SLF001 - documented by Django
         named = {one.source for one in self.fields.values()}
-        return {
-            one.name: one.get_default() for one in columns if one.name in named
-        } | self.other_defaults
+        found = {one.name: one.get_default() for one in columns if one.name in named}
+        return {**found, **self.other_defaults}
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         """Return the entry of a row, without the values that are defaults."""
@@ -101,8 +100,8 @@ class EntrySerializer(StrictSerializer):
             if isinstance(one, serializers.BaseSerializer):
                 value = one.to_representation(one.get_attribute(instance))
             else:
-                value = getattr(instance, one.source)
-                if value == self.defaults[one.source] or (
+                value = getattr(instance, str(one.source))
+                if value == self.defaults[str(one.source)] or (
                     isinstance(value, dict) and SEALED in value
                 ):
                     continue

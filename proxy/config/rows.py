@@ -143,7 +143,8 @@ class Table:
         groups: dict[tuple[str, ...], list[Any]] = {}
         for row, names in self._changed.items():
             groups.setdefault(tuple(dict.fromkeys(names)), []).append(row)
-        for names, rows in groups.items():
+        for fields, rows in groups.items():
+            names = list(fields)
             values = {name: getattr(rows[0], name) for name in names}
             if all(getattr(row, name) == values[name] for row in rows for name in names):
                 for pks in _batches([row.pk for row in rows]):

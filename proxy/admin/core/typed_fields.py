@@ -220,7 +220,8 @@ def parts_of(struct: type[Struct]) -> list[Part]:
     """Return the fields of a struct; their titles are the labels."""
     found = []
     for one in msgspec.structs.fields(struct):
-        kind, limits, title = one.type, {}, one.name.replace("_", " ").capitalize()
+        kind, title = one.type, one.name.replace("_", " ").capitalize()
+        limits: dict[str, Any] = {}
         while get_origin(kind) in (Annotated, Union, UnionType):
             inner, *metas = [arg for arg in get_args(kind) if arg not in (UnsetType, NoneType)]
             for meta in metas:
@@ -269,9 +270,9 @@ def input_of(part: Part) -> tuple[forms.Field, forms.Widget]:
         return NumbersField(inner[1], required=False), NumberLines(attrs={"rows": 3})
     if origin is dict:
         return TextsField(required=False), TextLines(attrs={"rows": 2})
-    words = {"placeholder": f"words with commas; {EMPTY_LIST} for none"} if origin is tuple else {}
+    hint = {"placeholder": f"words with commas; {EMPTY_LIST} for none"} if origin is tuple else {}
     limit = part.limits.get("max_length", 10_000)
-    return forms.CharField(required=False, max_length=limit), TextInput(attrs=words)
+    return forms.CharField(required=False, max_length=limit), TextInput(attrs=hint)
 
 
 class StructInput(MultiInput):
@@ -326,7 +327,7 @@ class StructField(PartsField):
         return super().has_changed(initial, data)
 
 
-def typed_formfield(column: TypedJSON, field: Any = None, **options: Any) -> forms.Field:
+def typed_formfield(column: TypedJSON, field: Any = None, **options: Any) -> Any:
     """Return the form field of a column: of its type, or of the given class ``field``."""
     texts = {"label": capfirst(column.verbose_name), "help_text": column.help_text}
     options = {"required": False, **texts, **options}

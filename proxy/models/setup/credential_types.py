@@ -79,7 +79,7 @@ EXTRAS: Final[Mapping[type[CredentialSettings], tuple[str, str]]] = {
 
 def parse_credentials(stored: Any) -> AnySettings | None:
     """Return the settings; None if there are none. Raises msgspec.ValidationError."""
-    return None if stored == {} else msgspec.convert(stored, AnySettings)  # type: ignore[arg-type]  # a union
+    return None if stored == {} else msgspec.convert(stored, AnySettings)
 
 
 def check_extra(settings: AnySettings) -> None:

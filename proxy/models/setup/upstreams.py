@@ -290,7 +290,7 @@ class Upstream(models.Model):
 
     def check_secret(self) -> None:
         """Raise ValidationError if ``secret`` is not a valid reference, which is not read."""
-        self._meta.get_field("secret").run_validators(self.secret)
+        SecretColumn().check_value(self.secret)
 
 
 def secret_files(upstreams: Iterable[Upstream]) -> dict[str, str]:
