@@ -191,10 +191,7 @@ class _Apply:
                     owners[kind] = self.plan.find(kind, table.rows, name, where)
                 key = (kind, name, entry["period"], entry["zone"], *entry["models_covered"])
                 budgets.put(key, {**entry.values, **owners}, entry.where, _budget_label(key))
-        gone = budgets.left_out()
-        for key, _ in gone:
-            self.plan.add("-", "budget", _budget_label(key))
-        budgets.delete(row for _, row in gone)
+        budgets.delete_left_out(_budget_label)
         budgets.write()
 
     def write_upstreams(self) -> None:
@@ -247,11 +244,8 @@ class _Apply:
                 detail = ", ".join(f"{to} {model or '*'}" for to, model, *_ in expected)
                 sign = "~" if current else "+"
                 self.plan.add(sign, "targets of route", entry["model"], detail)  # type: ignore[arg-type]
-        gone = routes.left_out()
-        for (model, _), _route in gone:
-            self.plan.add("-", "route", model)
         targets.delete(obsolete)
-        routes.delete(route for _, route in gone)
+        routes.delete_left_out(lambda key: str(key[0]))
         routes.write()
         for target in new:
             target.route = target.route  # whose primary key is known now
@@ -317,10 +311,7 @@ class _Apply:
                 webhooks.put(entry["name"], values, entry.where)
                 if len(webhooks.rows) > MAX_WEBHOOKS:
                     raise ConfigError(f"{entry.where}: there are {MAX_WEBHOOKS} webhooks already")
-        gone = webhooks.left_out()
-        for name, _ in gone:
-            self.plan.add("-", "webhook", name)
-        webhooks.delete(row for _, row in gone)
+        webhooks.delete_left_out()
         webhooks.write()
 
     def delete_upstreams(self) -> None:

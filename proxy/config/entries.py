@@ -15,7 +15,14 @@ from rest_framework.validators import UniqueValidator
 
 from proxy.decode_errors import did_you_mean
 from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Team, Upstream, Webhook
-from proxy.models.setup.columns import A_SECRET, SEALED, SecretColumn, SecretReference, settings_of
+from proxy.models.setup.columns import (
+    A_SECRET,
+    SEALED,
+    SecretColumn,
+    SecretReference,
+    TypedJSON,
+    settings_of,
+)
 from proxy.models.setup.prices import DIMENSIONS, FIGURES
 from proxy.models.setup.upstreams import SANDBOXES
 from proxy.reports.setup.base_serializers import StrictSerializer
@@ -42,6 +49,13 @@ PATH_IN_VALUE: Final = re.compile(r"(?=[\w.\[\]]+: )")
 REFERENCE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9_-]{1,64}")
 
 
+class Value(TypedValue):
+    """The value of a column; its size is limited by that of the file."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return data
+
+
 class RowName(serializers.CharField):
     """A reference to a row by its name."""
 
@@ -49,6 +63,10 @@ class RowName(serializers.CharField):
 class EntrySerializer(StrictSerializer):
     """An entry, whose validated data are values of the row's columns."""
 
+    serializer_field_mapping: ClassVar = {
+        **StrictSerializer.serializer_field_mapping,
+        TypedJSON: Value,
+    }
     serializer_related_field = RowName  # type: ignore[assignment]  # its value is a name
     default_error_messages: ClassVar = {"invalid": "a table is expected"}
     other_defaults: ClassVar[Mapping[str, Any]] = {}
@@ -129,9 +147,17 @@ class UpstreamEntry(EntrySerializer):
         return name
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        own = "anthropic" if attrs["dialect"] == "anthropic" else "generic"
-        url = attrs["base_url"].rstrip("/")
+        url, own = attrs["base_url"].rstrip("/"), self.own_profile(attrs["dialect"])
         return attrs | {"base_url": url, "profile": attrs["profile"] or own}
+
+    def to_representation(self, instance: Upstream) -> dict[str, Any]:
+        found = super().to_representation(instance)
+        if instance.profile == self.own_profile(instance.dialect):
+            del found["profile"]
+        return found
+
+    def own_profile(self, dialect: str) -> str:
+        return "anthropic" if dialect == "anthropic" else "generic"
 
 
 class TargetEntry(EntrySerializer):
@@ -224,7 +250,7 @@ class Expiry(serializers.Field[Any, Any, Any, Any]):
 
 class KeyEntry(EntrySerializer):
     # without one, the command createkey generates a secret
-    secret = TypedValue(
+    secret = Value(
         kind=SecretReference,
         required=False,
         write_only=True,

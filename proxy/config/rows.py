@@ -87,7 +87,9 @@ class Table:
     def __init__(self, plan: Plan, rows: "QuerySet[Any]", name: Callable[[Any], Any] = str) -> None:
         self.plan, self.model = plan, rows.model
         self.kind = str(rows.model._meta.verbose_name)  # noqa: SLF001 - documented by Django
-        self.rows = {name(row): row for row in rows}
+        self.rows: dict[Any, Any] = {}
+        for row in rows:
+            self.rows.setdefault(name(row), row)  # the first of several budgets
         self.named: set[Any] = set()
         """The rows that the file names."""
         self._new: list[Any] = []
@@ -162,6 +164,13 @@ class Table:
     def create(self, rows: Iterable[Any]) -> None:
         self._new += rows
         self.write()
+
+    def delete_left_out(self, label: Callable[[Any], str] = str) -> None:
+        """Delete the managed rows that the file no longer has."""
+        gone = self.left_out()
+        for name, _ in gone:
+            self.plan.add("-", self.kind, label(name))
+        self.delete(row for _, row in gone)
 
     def delete(self, rows: Iterable[Any]) -> None:
         """Delete rows and what depends on them. The signals get these rows, with relations."""

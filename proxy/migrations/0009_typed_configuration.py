@@ -89,11 +89,6 @@ class Migration(migrations.Migration):
             field=models.JSONField(blank=True, default=dict),
         ),
         migrations.AlterField(
-            model_name='apikey',
-            name='scopes',
-            field=models.JSONField(blank=True, default=list, help_text='What the key may do.'),
-        ),
-        migrations.AlterField(
             model_name='budget',
             name='emails',
             field=models.JSONField(blank=True, default=list),

@@ -11,7 +11,7 @@ from django.db import models
 from proxy.models.ledger_names import person_id
 from proxy.models.rollups import UsageQuarterHour
 
-from .columns import Address, CoveredModels, TypedJSON, check_addresses, check_zone, matches_any
+from .columns import CoveredModels, TypedJSON, check_addresses, check_zone, matches_any
 from .keys import ApiKey, Team
 
 ONE_OWNER = "a budget belongs to exactly one team, key or user"
@@ -56,7 +56,7 @@ class Budget(models.Model):
         help_text="Off: only a warning; requests continue.",
     )
     # get a mail at 80 % and 100 %
-    emails = TypedJSON(list[Address], checks=(check_addresses,), default=list)
+    emails = TypedJSON(list[str], checks=(check_addresses,), default=list)
     managed = models.BooleanField(default=False, editable=False)
 
     class Meta:

@@ -21,8 +21,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from proxy.decode_errors import type_errors
 
-MAX_ITEMS: Final = 200
-"""Maximum entries of a list in a column."""
 METADATA_ONLY: Final = "metadata"
 """The only permitted value of ``store`` in the options of a key."""
 SEALED: Final = "sealed"
@@ -40,7 +38,6 @@ ScopeName = Literal[
     "messages", "reports", "reports:read", "transcripts:read", "keys:write", "config:write", "admin"
 ]
 MemberScope = Literal["messages", "reports"]
-Address = Annotated[str, Meta(max_length=254)]
 
 
 class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -184,8 +181,6 @@ def check_storable(value: Any) -> None:
         encoded = b"\\u0000"
     if b"\\u0000" in encoded:
         raise ValidationError("it contains values that a database cannot store")
-    if isinstance(value, list) and len(value) > MAX_ITEMS:
-        raise ValidationError(f"at most {MAX_ITEMS} entries")
 
 
 class TypedJSON(models.JSONField):
@@ -195,9 +190,7 @@ class TypedJSON(models.JSONField):
 
     def __init__(self, kind: Any = dict[str, Any], checks: Any = (), **kwargs: Any) -> None:
         self.kind, self.checks = kind, checks
-        kwargs.setdefault("default", dict)
-        kwargs.setdefault("blank", True)
-        super().__init__(**kwargs)
+        super().__init__(**{"default": dict, "blank": True, **kwargs})
         self.default_validators = [self.check_value]
 
     def deconstruct(self) -> Any:
@@ -205,11 +198,18 @@ class TypedJSON(models.JSONField):
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 
+    def clone(self) -> models.JSONField:
+        """Return the column of a migration's state."""
+        _, _, args, kwargs = self.deconstruct()
+        return models.JSONField(*args, **kwargs)
+
     def to_python(self, value: Any) -> Any:
         return self.get_default() if value is None else value
 
     def validate(self, value: Any, model_instance: models.Model | None) -> None:
-        """Do nothing: the validator checks the value."""
+        """Check only whether the value may be empty; the validator checks the rest."""
+        if not self.blank and value in ([], {}):
+            raise ValidationError(self.error_messages["blank"], code="blank")
 
     def check_value(self, value: Any) -> None:
         """Raise ValidationError for a wrong value."""

@@ -1,6 +1,6 @@
 """Serializer fields for relations and JSON columns of the configuration's rows."""
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 from django.db.models import QuerySet
@@ -17,6 +17,9 @@ from proxy.reports.core.references import (
     reference_of,
     reference_schema,
 )
+
+MAX_ITEMS: Final = 200
+"""Maximum entries of a list in a body."""
 
 
 class Linked(serializers.SlugRelatedField[Any]):
@@ -96,6 +99,8 @@ class TypedValue(serializers.JSONField):
         super().__init__(**kwargs)
 
     def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, list) and len(data) > MAX_ITEMS:
+            raise serializers.ValidationError(f"at most {MAX_ITEMS} entries")
         return data
 
 

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from proxy.ledger.maintenance.export import key_id
 from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Scope, Team, Upstream
-from proxy.models.setup.columns import A_SECRET, MAX_ITEMS, SEALED, settings_of
+from proxy.models.setup.columns import A_SECRET, SEALED, settings_of
 from proxy.models.setup.keys import secret_columns
 from proxy.models.setup.prices import DIMENSIONS
 from proxy.permissions.team_grants import granted_teams
@@ -19,7 +19,7 @@ from proxy.reports.usage.budgets import state_of
 from proxy.secrets import new_secret
 
 from .base_serializers import ConfigSerializer, StrictSerializer
-from .fields import Linked, LinkedKey, Named, RelatedNames
+from .fields import MAX_ITEMS, Linked, LinkedKey, Named, RelatedNames
 
 ID_IS_NAME: Final = "The id in paths, filters and bodies: the name."
 
