@@ -244,6 +244,8 @@ class _Apply:
                 detail = ", ".join(f"{to} {model or '*'}" for to, model, *_ in expected)
                 sign = "~" if current else "+"
                 self.plan.add(sign, "targets of route", entry["model"], detail)  # type: ignore[arg-type]
+        for _, route in routes.left_out():
+            obsolete += stored.get(route.pk, [])
         targets.delete(obsolete)
         routes.delete_left_out(lambda key: str(key[0]))
         routes.write()
