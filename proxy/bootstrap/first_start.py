@@ -168,7 +168,7 @@ def _has_upstream() -> bool:
 
 def create_starter_prices() -> None:
     """Create the prices that the package contains, for every upstream."""
-    Price.objects.bulk_create(Price(**entry.values) for entry in starter_prices())
+    Price.objects.bulk_create(Price(**values) for values in starter_prices())
     Revision.bump()  # needed because bulk_create sends no post_save signal
 
 

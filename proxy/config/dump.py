@@ -46,7 +46,7 @@ def export(*, starter: bool = False) -> str:
         is_starter = (
             entry is not None
             and not (price.upstream or price.variant or price.managed)
-            and all(getattr(price, figure) == entry[figure] for figure in FIGURES)
+            and all(getattr(price, figure) == entry.get(figure) for figure in FIGURES)
         )
         return starter or not is_starter
 

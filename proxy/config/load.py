@@ -116,9 +116,16 @@ def read_file(path: Path) -> BridgeFile:
     return parse_file(path, read)
 
 
-def starter_prices() -> list[Entry]:
-    """Return the prices of well-known models that a first start creates."""
-    return read_file(STARTER_PRICES).prices
+def starter_prices() -> list[dict[str, Any]]:
+    """Return the columns of the prices of well-known models that a first start creates.
+
+    The file is a bridge.toml, but part of the package: it is read without the serializers.
+    """
+    tables = tomllib.loads(STARTER_PRICES.read_text(encoding="utf-8"))["prices"]
+    return [
+        {**table, **{name: Decimal(usd) for name, usd in table.pop("usd").items()}}
+        for table in tables
+    ]
 
 
 def parse_file(path: Path, read: Callable[[str], Read]) -> Read:

@@ -198,7 +198,7 @@ class TypedJSON(models.JSONField):
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 
-    def clone(self) -> models.JSONField:
+    def clone(self) -> Any:
         """Return the column of a migration's state."""
         _, _, args, kwargs = self.deconstruct()
         return models.JSONField(*args, **kwargs)

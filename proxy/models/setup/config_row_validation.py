@@ -182,7 +182,10 @@ def first_problem(row: models.Model) -> tuple[str, str] | None:
         except Exception:  # noqa: BLE001 - a value that makes a check fail is invalid
             return field.name, WRONG_TYPE
     try:
-        _check_rules(row)
+        if isinstance(row, Upstream):
+            row.check_together()
+        elif not isinstance(row, Route):  # ``Route.clean`` compares the row with others
+            row.clean()
     except ValidationError as error:
         by_field = getattr(error, "message_dict", None) if hasattr(error, "error_dict") else None
         name, messages = next(iter(by_field.items())) if by_field else ("row", error.messages)
@@ -207,17 +210,6 @@ def _check_value(field: "models.Field[Any, Any]", value: Any) -> None:
     if field.choices and value not in dict(field.flatchoices):
         raise ValidationError(f"{value!r} is not one of the choices")
     field.run_validators(value)
-
-
-def _check_rules(row: models.Model) -> None:
-    match row:
-        case Upstream():
-            row.check_together()
-        case Route():
-            # ``Route.clean`` compares the row with others; so does a database constraint
-            pass
-        case _:
-            row.clean()
 
 
 def _link(

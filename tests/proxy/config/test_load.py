@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.apply import apply
-from proxy.config.load import MAX_BYTES, read, read_draft, read_file
+from proxy.config.load import (
+    MAX_BYTES,
+    STARTER_PRICES,
+    read,
+    read_draft,
+    read_file,
+    starter_prices,
+)
 from proxy.decode_errors import did_you_mean
-from proxy.models import Team
+from proxy.models import Price, Team
 from proxy.secrets import ConfigError
 from tests.for_each import for_each
 
@@ -160,6 +167,14 @@ def repository_page():
 
     page = (REPOSITORY / "docs/start.md").read_text(encoding="utf-8")
     return page.split("```toml\n")[1].split("```")[0]
+
+
+def test_the_prices_of_the_package_are_a_bridge_toml():
+    read = [{**entry.values} for entry in read_file(STARTER_PRICES).prices]
+
+    assert [{**Price(**one).__dict__, "_state": 0} for one in read] == [
+        {**Price(**one).__dict__, "_state": 0} for one in starter_prices()
+    ]
 
 
 def test_a_missing_file_is_a_config_error(tmp_path):
