@@ -121,11 +121,11 @@ def starter_prices() -> list[dict[str, Any]]:
 
     The file is a bridge.toml, but part of the package: it is read without the serializers.
     """
-    tables = tomllib.loads(STARTER_PRICES.read_text(encoding="utf-8"))["prices"]
-    return [
-        {**table, **{name: Decimal(usd) for name, usd in table.pop("usd").items()}}
-        for table in tables
-    ]
+    text = STARTER_PRICES.read_text(encoding="utf-8")
+    prices: list[dict[str, Any]] = tomllib.loads(text)["prices"]
+    for price in prices:
+        price |= {name: Decimal(usd) for name, usd in price.pop("usd").items()}
+    return prices
 
 
 def parse_file(path: Path, read: Callable[[str], Read]) -> Read:

@@ -176,8 +176,8 @@ def check_storable(value: Any) -> None:
     """Raise ValidationError for what SQLite or PostgreSQL cannot store as JSON."""
     try:
         encoded = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        # The value contains an infinity or an unpaired surrogate, or it is nested too deep.
+    except (TypeError, ValueError, RecursionError):
+        # It contains a date of TOML, an infinity or an unpaired surrogate, or is nested too deep.
         encoded = b"\\u0000"
     if b"\\u0000" in encoded:
         raise ValidationError("it contains values that a database cannot store")
