@@ -53,5 +53,5 @@ def _lines(name: str, change: Mapping[str, Any]) -> Iterator[str]:
                 yield from _lines(f"{name}.{part}", inner)
         return
     values = [str(change[side]) for side in ("before", "after") if side in change]
-    arrow = {("after",): "→ ", ("before",): "removed "}.get(tuple(change), "")
+    arrow = {"after": "→ ", "before": "removed "}.get("".join(change), "")
     yield f"{name}: {arrow}{' → '.join(values)}" if values else f"{name}: changed"
