@@ -1,6 +1,5 @@
 """Explain validation errors of msgspec with the path, the value at the path, and a suggestion."""
 
-import datetime as dt
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +12,7 @@ UNKNOWN: Final = re.compile(
     r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<at>.*)`)?$"
 )
 STEP: Final = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
-SECRET: Final = re.compile(r"\.(api_key|secret|previous_secret|client_secret)\b")
+SECRET: Final = re.compile(r"\.client_secret\b")
 AT: Final = re.compile(r" - at `(?:key in )?\$")
 """The text before the path in msgspec's message. A backtick at the end of the message ends the
 path."""
@@ -24,66 +23,12 @@ MANAGED: Final = "{} is managed by bridge.toml; change it there and run applycon
 """The error if a user changes an object in the admin or by REST that ``bridge.toml`` declares."""
 
 
-def explain_decode_error(error: str, kind: Any, value: Any) -> str:
-    """Return msgspec's error message with the path, the value found at that path, and a suggestion.
+def type_errors(value: Any, kind: Any, decode: Decode) -> list[str]:
+    """Return each mistake of a value: its path, the value at the path and what is right.
 
-    ``value`` is the decoded input, ``kind`` is the type that ``value`` should have.
+    ``decode`` converts a value to a type, or raises msgspec.ValidationError.
     """
-    unknown = UNKNOWN.match(error)
-    if unknown:
-        known = _keys_at(kind, unknown["at"] or "")
-        where = _path(unknown["at"])
-        key = unknown["key"][:MAX_WORD]
-        return f"{where}unknown key {key!r}{did_you_mean(key, known)}"
-    found = AT.search(error) if error.endswith("`") else None
-    what, at = (error[: found.start()], error[found.end() : -1]) if found else (error, "")
-    if SECRET.search(at):  # the value may be a secret: do not repeat it
-        if "got `str`" in what:
-            what = 'a secret is never written here: { env = "NAME" } or { file = "/path" }'
-        return _path(at) + what.replace("`", "")
-    expected = _expected(_kind_at(kind, at), what)
-    return _path(at) + what.replace("`", "") + _found_value(at, value, what) + expected
-
-
-def decode_errors(value: Any, kind: Any, decode: Decode, at: str = "") -> Iterator[str]:
-    """Yield msgspec's error message for each wrong field of a value, where msgspec reports one.
-
-    ``decode`` converts a value to a type, or raises msgspec.ValidationError. ``at``: the path of
-    the value.
-    """
-    found: list[str] = []
-    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    if isinstance(plain, type) and issubclass(plain, msgspec.Struct) and isinstance(value, dict):
-        fields = {entry.encode_name: entry for entry in msgspec.structs.fields(plain)}
-        place = f" - at `${at}`" if at else ""
-        for name, inner in value.items():
-            if name in fields:
-                found += decode_errors(inner, fields[name].type, decode, f"{at}.{name}")
-            else:
-                found.append(f"Object contains unknown field `{name}`{place}")
-        found += [
-            f"Object missing required field `{name}`{place}"
-            for name, entry in fields.items()
-            if entry.required and name not in value
-        ]
-    elif get_origin(plain) is list and isinstance(value, list):
-        for number, inner in enumerate(value):
-            found += decode_errors(inner, get_args(plain)[0], decode, f"{at}[{number}]")
-    if not found:
-        try:
-            decode(value, kind)
-        except msgspec.ValidationError as error:
-            found.append(_moved(str(error), at))
-    yield from found
-
-
-def _moved(error: str, at: str) -> str:
-    """Return the message about a value at the path ``at``, whose own path begins there."""
-    if not at:
-        return error
-    if AT.search(error):
-        return AT.sub(lambda found: f"{found[0]}{at}", error, count=1)
-    return f"{error} - at `${at}`"
+    return [_explained(error, kind, value) for error in _errors(value, kind, decode)]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -95,33 +40,65 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(known)}" if known else ""
 
 
+def _errors(value: Any, kind: Any, decode: Decode, at: str = "") -> Iterator[str]:
+    """Yield msgspec's error message for each wrong field of a value, where msgspec reports one."""
+    found: list[str] = []
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    place = f" - at `${at}`" if at else ""
+    if isinstance(plain, type) and issubclass(plain, msgspec.Struct) and isinstance(value, dict):
+        fields = {entry.encode_name: entry for entry in msgspec.structs.fields(plain)}
+        for name, inner in value.items():
+            if name in fields:
+                found += _errors(inner, fields[name].type, decode, f"{at}.{name}")
+            else:
+                found.append(f"Object contains unknown field `{name}`{place}")
+        found += [
+            f"Object missing required field `{name}`{place}"
+            for name, entry in fields.items()
+            if entry.required and name not in value
+        ]
+    elif get_origin(plain) is list and isinstance(value, list):
+        for number, inner in enumerate(value):
+            found += _errors(inner, get_args(plain)[0], decode, f"{at}[{number}]")
+    if not found:
+        try:
+            decode(value, kind)
+        except msgspec.ValidationError as error:
+            text = str(error)  # its own path begins at ``at``
+            has_path = AT.search(text)
+            moved = AT.sub(lambda match: f"{match[0]}{at}", text, count=1)
+            found.append(moved if has_path else f"{text}{place}")
+    yield from found
+
+
+def _explained(error: str, kind: Any, value: Any) -> str:
+    if unknown := UNKNOWN.match(error):
+        known = [
+            one.encode_name
+            for struct in _structs(_kind_at(kind, unknown["at"] or ""))
+            for one in msgspec.structs.fields(struct)
+        ]
+        key = unknown["key"][:MAX_WORD]
+        return f"{_path(unknown['at'])}unknown key {key!r}{did_you_mean(key, known)}"
+    match = AT.search(error) if error.endswith("`") else None
+    what, at = (error[: match.start()], error[match.end() : -1]) if match else (error, "")
+    text = _path(at) + what.replace("`", "")
+    if SECRET.search(at):  # the value may be a secret: do not repeat it
+        return text
+    if "[...]" not in at:  # else the path has no key of an entry
+        for step in STEP.finditer(at):
+            value = value[step["key"]] if step["key"] else value[int(step["place"])]
+        shown = repr(value) if isinstance(value, str) else str(value)
+        if not isinstance(value, dict | list) and shown not in what:
+            text += f", found {shown}"
+    if what.startswith(("Invalid enum", "Invalid value")):
+        words = ", ".join(repr(word) for word in _literals(_kind_at(kind, at)))
+        text += f"; expected one of {words}"
+    return text
+
+
 def _path(at: str | None) -> str:
     return f"{at.lstrip('.')}: " if at else ""
-
-
-def _found_value(at: str, value: Any, what: str) -> str:
-    """Return the value at the path as ``, found 5``; empty if the message contains the value.
-
-    It is empty, too, if the path does not name the key of an entry, but has ``[...]`` instead.
-    """
-    if "[...]" in at:
-        return ""
-    for step in STEP.finditer(at):
-        value = value[step["key"]] if step["key"] else value[int(step["place"])]
-    shown = repr(value) if isinstance(value, str) else str(value)
-    return "" if isinstance(value, dict | list) or shown in what else f", found {shown}"
-
-
-def _expected(kind: Any, what: str) -> str:
-    """Return a text with the allowed words of an enum or the date format; else an empty text."""
-    if what.startswith(("Invalid enum", "Invalid value")):
-        return f"; expected one of {', '.join(repr(word) for word in _literals(kind))}"
-    return "; a date is written 2026-01-01, without quotes" if kind is dt.date else ""
-
-
-def _keys_at(kind: Any, at: str) -> list[str]:
-    """Return the keys of the msgspec struct, or of all structs of a union, at the path ``at``."""
-    return [entry.encode_name for entry in _fields(_kind_at(kind, at))]
 
 
 def _kind_at(kind: Any, at: str) -> Any:
@@ -131,15 +108,15 @@ def _kind_at(kind: Any, at: str) -> Any:
     has the type ``Literal`` of the possible values.
     """
     for name in re.findall(r"\.(\w+)", at):
-        tags = [struct.__struct_config__.tag for struct in _structs(kind)]
-        found = (entry.type for entry in _fields(kind) if entry.encode_name == name)
-        kind = next(found, None) or Literal[tuple(tags)]
+        structs = list(_structs(kind))
+        types = {
+            one.encode_name: one.type
+            for struct in structs
+            for one in msgspec.structs.fields(struct)
+        }
+        tags = tuple(struct.__struct_config__.tag for struct in structs)
+        kind = types.get(name) or Literal[tags]
     return kind
-
-
-def _fields(kind: Any) -> Iterator[Any]:
-    for struct in _structs(kind):
-        yield from msgspec.structs.fields(struct)
 
 
 def _literals(kind: Any) -> Iterator[str]:

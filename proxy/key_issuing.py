@@ -9,7 +9,7 @@ from django.db import transaction
 from django.views.decorators.debug import sensitive_variables
 
 from proxy.models import ApiKey, Team
-from proxy.permissions.member_keys import allowed_models
+from proxy.permissions.member_keys import member_limits
 from proxy.permissions.write_permissions import ADD_OWN, faults, may_rotate
 
 
@@ -34,7 +34,7 @@ def issue_own_key(
         "user": user,
         "expires": expires,
         "scopes": list(scopes),
-        "models_allowed": list(models or allowed_models(team)),
+        "models_allowed": list(models or member_limits(team).models),
     }
     key = ApiKey(team=team, name=name, **fields)
     found = faults(user, ADD_OWN, ApiKey, key)

@@ -30,11 +30,12 @@ from proxy.gateway.http.request_headers import RequestHeaders  # noqa: E402
 from proxy.gateway.request.attempts import AttemptRecord  # noqa: E402
 from proxy.gateway.request.request import Request  # noqa: E402
 from proxy.gateway.snapshot.dialects import DIALECTS  # noqa: E402
-from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer  # noqa: E402
+from proxy.gateway.snapshot.targets import Target, UpstreamServer  # noqa: E402
 from proxy.gateway.upstream.attempt import Attempt  # noqa: E402
 from proxy.gateway.upstream.client import UpstreamResponse  # noqa: E402
 from proxy.gateway.upstream.connections import ConnectionPool, UpstreamConnection  # noqa: E402
 from proxy.gateway.upstream.response_writers import StreamingResponseWriter  # noqa: E402
+from proxy.models.setup.columns import Timeouts  # noqa: E402
 from proxy.server.http_protocol import Cycle  # noqa: E402
 from tests.proxy.gateway.request_factory import HEADERS, RecordedRequest  # noqa: E402
 from translator.capabilities import PROFILES  # noqa: E402

@@ -15,8 +15,9 @@ from django.db.models.signals import m2m_changed, post_delete, post_save, pre_sa
 from proxy.models import Identity, SavedReport
 from proxy.models.audit import Action
 from proxy.models.config_revision import WATCHED
-from proxy.models.setup.upstreams import SEALED
+from proxy.models.setup.columns import SEALED
 
+from .bulk import current_batch
 from .record import Fields, Secret, changes_between, record
 
 UNRECORDED: Final = frozenset(
@@ -53,7 +54,10 @@ def _value(row: models.Model, field: "models.Field[Any, Any]") -> Any:
     if isinstance(value, dict) and SEALED in value:
         return Secret(value)
     if isinstance(field, models.ForeignKey) and value is not None:
-        related = field.related_model._base_manager.filter(pk=value).first()  # noqa: SLF001 - Django documents this name
+        batch, kind = current_batch(), field.related_model
+        if batch is not None and (name := batch.names.get((kind, value))):
+            return name
+        related = kind._base_manager.filter(pk=value).first()  # noqa: SLF001 - Django documents this name
         return str(related) if related else value
     return value
 

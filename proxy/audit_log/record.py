@@ -14,6 +14,7 @@ from proxy.models import Team
 from proxy.models.audit import MAX_DETAIL, MAX_REASON, Action, AuditEntry
 
 from .actor import Actor, current_actor
+from .bulk import current_batch
 
 MAX_VALUE: Final = 500
 """Maximum characters of a value in an entry, as JSON; a longer value is cut."""
@@ -53,7 +54,7 @@ def record(
     transcript.
     """
     actor = actor or current_actor()
-    return AuditEntry.objects.create(
+    entry = AuditEntry(
         action=action,
         actor_kind=actor.kind,
         user=actor.user,
@@ -69,6 +70,11 @@ def record(
         detail=_text(detail, MAX_DETAIL),
         reason=_text(reason, MAX_REASON),
     )
+    if (batch := current_batch()) is None:
+        entry.save(force_insert=True)
+    else:
+        batch.entries.append(entry)
+    return entry
 
 
 def changes_between(before: Fields, after: Fields) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The rows of the audit log as the API, the exports and the admin show them."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from proxy.models import AuditEntry
@@ -35,10 +36,22 @@ def entry_row(entry: AuditEntry) -> dict[str, Any]:
 
 
 def change_lines(entry: AuditEntry) -> list[str]:
-    """Return ``field: before → after`` for each changed field; a secret's values are hidden."""
-    lines = []
-    for name, change in entry.changes.items():
-        values = [str(change[side]) for side in ("before", "after") if side in change]
-        arrow = {("after",): "→ ", ("before",): "removed "}.get(tuple(change), "")
-        lines.append(f"{name}: {arrow}{' → '.join(values)}" if values else f"{name}: changed")
-    return lines
+    """Return ``field: before → after`` for each changed setting, such as ``limits.rpm``.
+
+    The values of a secret are hidden.
+    """
+    return [line for name, change in entry.changes.items() for line in _lines(name, change)]
+
+
+def _lines(name: str, change: Mapping[str, Any]) -> Iterator[str]:
+    before, after = change.get("before"), change.get("after")
+    if isinstance(before, dict) and isinstance(after, dict):
+        for part in dict.fromkeys((*before, *after)):
+            if before.get(part) != after.get(part):
+                sides = (("before", before), ("after", after))
+                inner = {side: values[part] for side, values in sides if part in values}
+                yield from _lines(f"{name}.{part}", inner)
+        return
+    values = [str(change[side]) for side in ("before", "after") if side in change]
+    arrow = {"after": "→ ", "before": "removed "}.get("".join(change), "")
+    yield f"{name}: {arrow}{' → '.join(values)}" if values else f"{name}: changed"

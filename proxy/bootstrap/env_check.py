@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from django.conf import settings
 from django.db import DatabaseError
 
-from proxy.config.schema import BridgeFile
+from proxy.config.load import BridgeFile
 from proxy.decode_errors import did_you_mean
 from proxy.models import Upstream, Webhook
 from proxy.secrets import ConfigError
@@ -60,14 +60,14 @@ def check_environment(environ: Mapping[str, str], file: BridgeFile | None) -> No
 def _names_in_file(file: BridgeFile | None) -> Iterator[str]:
     if file:
         for reference in (
-            *(upstream.api_key for upstream in file.upstreams),
-            *(getattr(upstream.credentials, "client_secret", None) for upstream in file.upstreams),
-            *(key.secret for key in file.keys),
-            *(webhook.secret for webhook in file.webhooks),
-            *(webhook.previous_secret for webhook in file.webhooks),
+            *(upstream["secret"] for upstream in file.upstreams),
+            *(upstream["credentials"].get("client_secret") for upstream in file.upstreams),
+            *(key["secret_reference"] for key in file.keys),
+            *(webhook["secret"] for webhook in file.webhooks),
+            *(webhook["previous_secret"] for webhook in file.webhooks),
         ):
-            if reference and reference.env:
-                yield reference.env
+            if reference and "env" in reference:
+                yield reference["env"]
 
 
 def _names_in_database() -> Iterator[str]:

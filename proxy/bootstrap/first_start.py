@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.hashers import make_password
@@ -169,15 +168,7 @@ def _has_upstream() -> bool:
 
 def create_starter_prices() -> None:
     """Create the prices that the package contains, for every upstream."""
-    Price.objects.bulk_create(
-        Price(
-            model=entry.model,
-            since=entry.since,
-            source=entry.source,
-            **msgspec.structs.asdict(entry.usd),
-        )
-        for entry in starter_prices()
-    )
+    Price.objects.bulk_create(Price(**values) for values in starter_prices())
     Revision.bump()  # needed because bulk_create sends no post_save signal
 
 
@@ -199,7 +190,7 @@ def _create_provider(environ: Mapping[str, str]) -> str:
             profile=provider.name,
         )
         try:
-            upstream.clean()
+            upstream.full_clean(validate_unique=False, validate_constraints=False)
         except ValidationError as wrong:
             messages = " ".join(wrong.messages)
             raise ConfigError(f"{provider.url_variable}: {messages}") from None

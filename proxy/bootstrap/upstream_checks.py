@@ -50,7 +50,7 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
 def check_upstream(upstream: Upstream, *, stream: bool) -> Iterator[Finding]:
     subject = f"upstream {upstream}"
     try:
-        upstream.clean()
+        upstream.full_clean(validate_unique=False, validate_constraints=False)
         profile = profile_with(upstream.profile, upstream.capabilities)
         credential, source = _find_credential(upstream, profile)
         connection = resolve_connection(upstream.connection, upstream.base_url)

@@ -4,263 +4,377 @@ The plan is the list of changes that the transaction made. A dry run makes the s
 rolls the transaction back, so its plan has exactly the changes that applying the file would make.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
 
-import msgspec
+from django.contrib.auth import get_user_model
 from django.db import transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 
-from proxy.models import Price, Route, RouteTarget, Team, Upstream, Webhook
-from proxy.models.setup.prices import DIMENSIONS
-from proxy.models.setup.upstreams import SANDBOXES
-from proxy.secrets import ConfigError, mistakes_error
+from proxy.audit_log.bulk import in_bulk
+from proxy.decode_errors import did_you_mean
+from proxy.models import (
+    ApiKey,
+    Budget,
+    Price,
+    Revision,
+    Route,
+    RouteTarget,
+    Team,
+    Upstream,
+    Webhook,
+)
+from proxy.models.setup.keys import Stored, secret_columns
+from proxy.models.setup.prices import DIMENSIONS, FIGURES
+from proxy.models.setup.webhooks import MAX_WEBHOOKS
+from proxy.secrets import ConfigError, mistakes_error, resolve
 
-from . import schema
-from .budgets import apply_budgets
-from .draft import Draft
-from .keys import apply_keys
-from .load import MAX_MISTAKES
-from .row_writer import Change, ConfigWriter
+from .load import MAX_MISTAKES, BridgeFile, Entry, price_name, route_name
+from .rows import Change, Plan, Table
+
+SECRET_LENGTH: Final = 32
+"""Minimum characters of a gateway key that the operator supplies."""
 
 
-def apply(file: schema.BridgeFile, *, dry_run: bool = False) -> list[Change]:
+def apply(file: BridgeFile, *, dry_run: bool = False) -> list[Change]:
     """Write the configuration file to the database and return the changes.
 
     Raises ConfigError, which lists all mistakes; then nothing has changed.
     """
-    rows = ConfigWriter()
     with transaction.atomic():
-        for step in STEPS:
-            step(file, rows)
-        if rows.mistakes:
-            raise mistakes_error(rows.mistakes[:MAX_MISTAKES])
+        with Revision.bumped_once(), in_bulk() as batch:
+            plan = _Apply(file, Plan(batch, file.wrong)).run()
+            if plan.mistakes:
+                raise mistakes_error(plan.mistakes[:MAX_MISTAKES])
         if dry_run:
             transaction.set_rollback(True)
-    return rows.changes
+    return plan.changes
 
 
-def all_mistakes(draft: Draft) -> list[str]:
+def all_mistakes(file: BridgeFile) -> list[str]:
     """Return the mistakes of a file: of its values, and of the entries whose values can be read."""
-    rows = ConfigWriter(draft.wrong)
     with transaction.atomic():
-        for step in STEPS:
-            if step is not _delete_upstreams:  # an upstream that was left out is not gone
-                step(draft.file, rows)
+        with Revision.bumped_once(), in_bulk() as batch:
+            plan = _Apply(file, Plan(batch, file.wrong)).run()
         transaction.set_rollback(True)
-    return [*draft.mistakes, *map(draft.with_places_of_file, rows.mistakes)]
+    return [*file.mistakes, *plan.mistakes]
 
 
-def _teams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
-    for place, entry in enumerate(file.teams):
-        fields = {
-            "store": entry.store,
-            "retention_days": entry.retention_days,
-            "limits": msgspec.to_builtins(entry.limits),
-            "member_keys": msgspec.to_builtins(entry.member_keys),
-            "models_allowed": entry.models,
-        }
-        with rows.entry("team", entry.name):
-            rows.put(Team, {"name": entry.name}, fields, f"teams[{place}]", entry.name)
-    named = [entry.name for entry in file.teams]
-    for team in Team.objects.filter(managed=True).exclude(name__in=named):
-        rows.unmanage(team, team.name, "stays because of its records, no longer managed")
+class _Apply:
+    """The steps, in the order in which rows refer to each other."""
 
+    def __init__(self, file: BridgeFile, plan: Plan) -> None:
+        self.file, self.plan = file, plan
+        self.teams = Table(plan, Team.objects.all())
+        self.keys = Table(plan, ApiKey.objects.select_related("team"))
+        self.upstreams = Table(plan, Upstream.objects.all())
+        entries = (*file.keys, *file.budgets)
+        names = {name for entry in entries if (name := entry["user"]) is not None}
+        users = get_user_model().objects.filter(username__in=names)
+        self.users = {user.get_username(): user for user in users}
 
-def _upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
-    for place, entry in enumerate(file.upstreams):
-        with rows.entry("upstream", entry.name):
-            _upstream(entry, rows, f"upstreams[{place}]")
+    def run(self) -> Plan:
+        self.write_teams()
+        self.write_keys()
+        self.write_budgets()
+        self.write_upstreams()
+        self.write_routes()
+        self.write_prices()
+        self.write_webhooks()
+        if not self.file.wrong:  # an upstream with a mistake is not gone from the file
+            self.delete_upstreams()
+        return self.plan
 
+    def team(self, entry: Entry) -> Team | None:
+        """Return the team of an entry, if it has one. Raises ConfigError for an unknown team."""
+        name = entry["team"]
+        if name is None:
+            return None
+        team: Team = self.plan.find("team", self.teams.rows, name, f"{entry.where}.team")
+        return team
 
-def _upstream(entry: schema.Upstream, rows: ConfigWriter, where: str) -> None:
-    if entry.name in SANDBOXES:
-        raise ConfigError(f"{where}.name: {entry.name!r} belongs to the built-in sandbox")
-    fields = {
-        "dialect": entry.dialect,
-        "base_url": entry.base_url.rstrip("/"),
-        "secret": entry.api_key.stored if entry.api_key else _stored_secret(entry, where),
-        "credentials": msgspec.to_builtins(entry.credentials or {}),
-        "api_version": entry.api_version,
-        "profile": entry.profile or DEFAULT_PROFILES[entry.dialect],
-        "capabilities": entry.capabilities,
-        "model_capabilities": entry.model_capabilities,
-        "timeouts": msgspec.to_builtins(entry.timeouts),
-        "extra_body": entry.extra_body,
-        "when_client_leaves": entry.when_client_leaves,
-        "connection_reuse": entry.connection_reuse,
-        "connection": msgspec.to_builtins(entry.connection),
-        "allow_http": entry.allow_http,
-        "enabled": entry.enabled,
-    }
-    rows.put(Upstream, {"name": entry.name}, fields, where, entry.name)
+    def user(self, name: str, where: str) -> Any:
+        if name not in self.users:
+            find_user(name, where)
+        return self.users[name]
 
+    def write_teams(self) -> None:
+        for entry in self.file.teams:
+            values = {name: value for name, value in entry.values.items() if name != "budgets"}
+            with self.plan.entry("team", entry["name"]):
+                self.teams.put(entry["name"], values, entry.where)
+        for name, team in self.teams.left_out():
+            self.teams.unmanage(team, name, "stays because of its records, no longer managed")
+        self.teams.write()
 
-def _stored_secret(entry: schema.Upstream, where: str) -> dict[str, str]:
-    """Return the encrypted secret that the admin stored for this upstream, or ``{}``.
+    def write_keys(self) -> None:
+        """Write the keys. A secret that was revoked or rotated elsewhere is not used again."""
+        by_digest = {bytes(key.digest): key for key in self.keys.rows.values() if key.digest}
+        replaced: list[tuple[ApiKey, Stored, datetime | None]] = []
+        freed: list[int] = []
+        for entry in self.file.keys:
+            name = f"{entry['team']}/{entry['name']}"
+            with self.plan.entry("key", name):
+                team = self.team(entry)
+                before = self.keys.rows.get(name)
+                given = self._given_secret(entry, name, before, by_digest)
+                values = {
+                    **{
+                        column: value
+                        for column, value in entry.values.items()
+                        if column not in {"budget_set", "secret_reference"}
+                    },
+                    "team": team,
+                    "user": entry["user"] and self.user(entry["user"], f"{entry.where}.user"),
+                    **given,
+                }
+                old, revoked = (before.stored_secret, before.revoked) if before else ({}, None)
+                reissued = bool(given) and given != old
+                dropped = before is not None and before.dropped
+                if revoked and (dropped or reissued):
+                    values |= {"revoked": None, "dropped": False}
+                elif revoked:
+                    text = "stays revoked; a new secret in the file activates it again"
+                    self.plan.add("=", "key", name, f"revoked {_day(revoked)}: {text}")
+                key = self.keys.put(name, values, entry.where)
+                if reissued:
+                    by_digest[given["digest"]] = key
+                if reissued and old:
+                    by_digest.pop(old["digest"], None)
+                    freed.append(key.pk)
+                    if revoked and not dropped:
+                        replaced.append((key, old, revoked))
+        for name, key in self.keys.left_out():
+            revoked = key.revoked or timezone.now()
+            self.keys.unmanage(key, name, "revoked", revoked=revoked, dropped=key.revoked is None)
+        if freed:  # two keys may exchange their secrets
+            ApiKey.objects.filter(pk__in=freed).update(digest=None)
+        self.keys.write()
+        for key, old, revoked in replaced:
+            key.retire(old, timezone.now(), revoked)  # the old secret must not be valid again
 
-    The stored secret stays in use while the file has no ``api_key`` for the upstream. The secret
-    was entered for one base URL, so another ``base_url`` in the file raises ConfigError.
-    """
-    row = Upstream.objects.filter(name=entry.name).first()
-    if row is None or not row.has_encrypted_secret or entry.credentials:
+    def _given_secret(
+        self, entry: Entry, name: str, before: ApiKey | None, by_digest: Mapping[bytes, ApiKey]
+    ) -> Stored:
+        """Return the columns of the secret in the file; empty if it must not be used."""
+        if not entry["secret_reference"]:
+            return {}
+        try:
+            secret = resolve(entry["secret_reference"])
+        except ConfigError as missing:
+            raise ConfigError(f"{entry.where}.secret: {missing}") from None
+        if len(secret) < SECRET_LENGTH:
+            raise ConfigError(f"{entry.where}.secret: has fewer than {SECRET_LENGTH} characters")
+        given = secret_columns(secret)
+        other = by_digest.get(given["digest"])
+        if other is None or other is before:
+            return given
+        if before is None or other.successor_id != before.pk:
+            raise ConfigError(f"{entry.where}.secret: key {other} has the same secret")
+        verb, at = ("revoked", other.revoked) if other.revoked else ("rotated", other.created)
+        text = f"the file still has the secret that was {verb} on {_day(at)}: put the new one in"
+        self.plan.add("=", "key", name, text)
         return {}
-    if row.base_url != entry.base_url.rstrip("/"):
-        raise ConfigError(
-            f"{where}.base_url: {entry.base_url!r}, but the stored secret of {entry.name!r} was "
-            f"entered for {row.base_url!r}; name an api_key"
-        )
-    return dict(row.secret)
+
+    def write_budgets(self) -> None:
+        rows = Budget.objects.select_related("team", "key__team", "user")
+        budgets = Table(self.plan, rows, _budget_key)
+        for entry, kind, name in self.file.all_budgets():
+            with self.plan.entry("budget", entry.where):
+                owners = {"team": None, "key": None, "user": None}
+                where = entry.where if "team" not in entry.values else f"{entry.where}.{kind}"
+                if kind == "user":
+                    owners["user"] = self.user(name, where)
+                else:
+                    table = self.teams if kind == "team" else self.keys
+                    owners[kind] = self.plan.find(kind, table.rows, name, where)
+                key = (kind, name, entry["period"], entry["zone"], *entry["models_covered"])
+                budgets.put(key, {**entry.values, **owners}, entry.where, _budget_label(key))
+        budgets.delete_left_out(_budget_label)
+        budgets.write()
+
+    def write_upstreams(self) -> None:
+        for entry in self.file.upstreams:
+            with self.plan.entry("upstream", entry["name"]):
+                row = self.upstreams.rows.get(entry["name"])
+                values = dict(entry.values)
+                if (
+                    row
+                    and row.has_encrypted_secret
+                    and not (values["secret"] or values["credentials"])
+                ):
+                    # the secret that the admin stored stays in use, for the same base URL
+                    if row.base_url != values["base_url"]:
+                        raise ConfigError(
+                            f"{entry.where}.base_url: {values['base_url']!r}, but the stored "
+                            f"secret of {row.name!r} was entered for {row.base_url!r}; "
+                            "name an api_key"
+                        )
+                    values["secret"] = row.secret
+                self.upstreams.put(entry["name"], values, entry.where)
+        self.upstreams.write()
+
+    def write_routes(self) -> None:
+        """Write the routes. The targets are replaced if they differ in any field or in order."""
+        routes = Table(self.plan, Route.objects.select_related("team"), _route_key)
+        targets = Table(self.plan, RouteTarget.objects.select_related("route", "upstream"), id)
+        stored: dict[int, list[RouteTarget]] = {}
+        for row in targets.rows.values():
+            stored.setdefault(row.route_id, []).append(row)
+        obsolete: list[RouteTarget] = []
+        new: list[RouteTarget] = []
+        for place, entry in enumerate(self.file.routes):
+            with self.plan.entry("route", entry["model"]):
+                team = self.team(entry)
+                key = (entry["model"], team and team.name)
+                values = {"model": entry["model"], "team": team, "position": place}
+                route = routes.put(key, values, entry.where, route_name(entry))
+                current = stored.get(route.pk, [])
+                expected = self._targets(entry)
+                if expected == [(to.upstream, to.model, to.weight, to.when) for to in current]:
+                    continue
+                obsolete += current
+                new += (
+                    RouteTarget(
+                        route=route, upstream=to, model=model, weight=weight, when=when, position=at
+                    )
+                    for at, (to, model, weight, when) in enumerate(expected)
+                )
+                detail = ", ".join(f"{to} {model or '*'}" for to, model, *_ in expected)
+                sign = "~" if current else "+"
+                self.plan.add(sign, "targets of route", entry["model"], detail)  # type: ignore[arg-type]
+        for _, route in routes.left_out():
+            obsolete += stored.get(route.pk, [])
+        targets.delete(obsolete)
+        routes.delete_left_out(lambda key: str(key[0]))
+        routes.write()
+        for target in new:
+            target.route = target.route  # whose primary key is known now
+        targets.create(new)
+
+    def _targets(self, entry: Entry) -> list[tuple[Upstream, str, int, Any]]:
+        expected = []
+        for place, target in enumerate(entry["targets"]):
+            at = f"{entry.where}.targets[{place}]"
+            with self.plan.entry("target", at):
+                upstream = self.plan.find(
+                    "upstream", self.upstreams.rows, target["upstream"], f"{at}.upstream"
+                )
+                expected.append((upstream, target["model"], target["weight"], target["when"]))
+        return expected
+
+    def write_prices(self) -> None:
+        prices = Table(self.plan, Price.objects.select_related("upstream"), _price_key)
+        for entry in self.file.prices:
+            with self.plan.entry("price", entry["model"]):
+                name, upstream = price_name(entry), entry["upstream"]
+                if upstream is not None:
+                    at = f"{entry.where}.upstream"
+                    upstream = self.plan.find("upstream", self.upstreams.rows, upstream, at)
+                values = {**entry.values, "upstream": upstream}
+                before = prices.rows.get(name)
+                if (
+                    before
+                    and _is_in_force(before)
+                    and any(getattr(before, figure) != values[figure] for figure in FIGURES)
+                ):
+                    raise ConfigError(
+                        f"{entry.where}.usd: the price of {name} is in force and never "
+                        "overwritten; add an entry with a later since"
+                    )
+                prices.put(name, values, entry.where)
+        self.prices, gone = prices, []
+        upstreams_gone = {row.pk for _, row in self.upstreams.left_out()}
+        for name, price in prices.left_out():
+            if price.upstream_id in upstreams_gone:
+                continue
+            if _is_in_force(price):
+                why = "stays because it is in force, no longer managed"
+                prices.unmanage(price, name, why)
+            else:
+                self.plan.add("-", "price", name)
+                gone.append(price)
+        prices.delete(gone)
+        prices.write()
+
+    def write_webhooks(self) -> None:
+        webhooks = Table(self.plan, Webhook.objects.select_related("team"))
+        for entry in self.file.webhooks:
+            with self.plan.entry("webhook", entry["name"]):
+                values = {**entry.values, "team": self.team(entry)}
+                stored = webhooks.rows.get(entry["name"])
+                if values["previous_secret"] or values["secret"]:
+                    values["previous_until"] = None
+                else:
+                    del values["previous_secret"]
+                if not values["secret"] and stored:
+                    values["secret"] = stored.secret
+                webhooks.put(entry["name"], values, entry.where)
+                if len(webhooks.rows) > MAX_WEBHOOKS:
+                    raise ConfigError(f"{entry.where}: there are {MAX_WEBHOOKS} webhooks already")
+        webhooks.delete_left_out()
+        webhooks.write()
+
+    def delete_upstreams(self) -> None:
+        """Delete the managed upstreams that the file no longer has, with their prices."""
+        gone = self.upstreams.left_out()
+        targets = RouteTarget.objects.filter(upstream__in=[row.pk for _, row in gone])
+        used = {target.upstream_id: target.route for target in targets.select_related("route")}
+        priced = {entry["upstream"]: entry.where for entry in reversed(self.file.prices)}
+        deleted = []
+        for name, row in gone:
+            if route := used.get(row.pk):
+                self.plan.mistakes.append(
+                    f"upstream {name!r} is gone from the file, "
+                    f"but route {route.model!r} of the admin still has it as a target"
+                )
+            elif name in priced:
+                self.plan.mistakes.append(
+                    f"{priced[name]}.upstream: upstream {name!r} is gone from the file"
+                )
+            else:
+                deleted.append(row)
+                for price in self.prices.rows:
+                    if price.startswith(f"{name} "):
+                        self.plan.add("-", "price", price)
+                self.plan.add("-", "upstream", name)
+        self.upstreams.delete(deleted)
 
 
-DEFAULT_PROFILES: Mapping[str, str] = {
-    "responses": "generic",
-    "chat": "generic",
-    "anthropic": "anthropic",
-}
+def find_user(name: str, where: str) -> Any:
+    """Return the user with this name. Raises ConfigError, which suggests a similar name."""
+    users = get_user_model().objects
+    found = users.filter(username=name).first()
+    if found is None:
+        known = users.values_list("username", flat=True)
+        raise ConfigError(f"{where}: no user {name!r}{did_you_mean(name, known)}")
+    return found
 
 
-def _routes(file: schema.BridgeFile, rows: ConfigWriter) -> None:
-    expected = set()
-    for place, entry in enumerate(file.routes):
-        with rows.entry("route", entry.model):
-            expected.add(_route(entry, rows, place).pk)
-    for route in Route.objects.filter(managed=True).exclude(pk__in=expected):
-        rows.delete(route, route.model)
+def _budget_key(budget: Budget) -> tuple[str, ...]:
+    kind = next(kind for kind in ("team", "key", "user") if getattr(budget, f"{kind}_id"))
+    return kind, str(getattr(budget, kind)), budget.period, budget.zone, *budget.models_covered
 
 
-def _route(entry: schema.Route, rows: ConfigWriter, place: int) -> Route:
-    where = f"routes[{place}]"
-    team = rows.find(Team, entry.team, f"{where}.team") if entry.team else None
-    name = f"{entry.model} of team {entry.team}" if team else entry.model
-    route = rows.put(Route, {"model": entry.model, "team": team}, {"position": place}, where, name)
-    _targets(rows, route, entry.targets, where)
-    return route
+def _budget_label(key: tuple[str, ...]) -> str:
+    """Return the budget's name in the list of changes: ``platform a month for claude-opus-*``."""
+    _, name, period, _, *models = key
+    return f"{name} a {period}" + (f" for {', '.join(models)}" if models else "")
 
 
-def _targets(
-    rows: ConfigWriter, route: Route, entries: Iterable[schema.Target], where: str
-) -> None:
-    """Replace the route's targets if the file's differ in any field or in order."""
-    expected = []
-    for place, entry in enumerate(entries):
-        at = f"{where}.targets[{place}]"
-        with rows.entry("target", at):
-            upstream = rows.find(Upstream, entry.upstream, f"{at}.upstream")
-            model = "" if entry.model == "*" else entry.model
-            expected.append((upstream, model, entry.weight, msgspec.to_builtins(entry.when)))
-    current = list(route.targets.select_related("upstream"))
-    if expected == [(to.upstream, to.model, to.weight, to.when) for to in current]:
-        return
-    route.targets.all().delete()
-    for position, (upstream, model, weight, when) in enumerate(expected):
-        RouteTarget.objects.create(
-            route=route,
-            upstream=upstream,
-            model=model,
-            weight=weight,
-            when=when,
-            position=position,
-        )
-    detail = ", ".join(f"{upstream} {model or '*'}" for upstream, model, *_ in expected)
-    rows.add_plan_line("~" if current else "+", "targets of route", route.model, detail)
+def _route_key(route: Route) -> tuple[str, str | None]:
+    return route.model, route.team.name if route.team else None
 
 
-def _prices(file: schema.BridgeFile, rows: ConfigWriter) -> None:
-    expected = set()
-    for place, entry in enumerate(file.prices):
-        with rows.entry("price", entry.model):
-            expected.add(_price(entry, rows, f"prices[{place}]").pk)
-    left_out = Price.objects.filter(managed=True).exclude(pk__in=expected)
-    for price in left_out.exclude(upstream__in=_upstreams_left_out(file)):
-        if _is_in_force(price):
-            why = "stays because it is in force, no longer managed"
-            rows.unmanage(price, _price_name(price), why)
-        else:
-            rows.delete(price, _price_name(price))
-
-
-def _price(entry: schema.Price, rows: ConfigWriter, where: str) -> Price:
-    upstream = None
-    if entry.upstream:
-        upstream = rows.find(Upstream, entry.upstream, f"{where}.upstream")
-    dimensions = {name: getattr(entry, name) for name in DIMENSIONS}
-    identity = {"upstream": upstream, "model": entry.model, **dimensions, "since": entry.since}
-    figures = msgspec.structs.asdict(entry.usd)
-    name = _price_name(entry)
-    before = Price.objects.filter(**identity).first()
-    if before and _is_in_force(before) and figures != {n: getattr(before, n) for n in figures}:
-        raise ConfigError(
-            f"{where}.usd: the price of {name} is in force and never overwritten; "
-            "add an entry with a later since"
-        )
-    return rows.put(Price, identity, figures | {"source": entry.source}, where, name)
-
-
-def _price_name(price: Price | schema.Price) -> str:
-    named = [f"{name}={value}" for name in DIMENSIONS if (value := getattr(price, name))]
-    return " ".join([str(price.upstream or "*"), price.model, *named, f"since {price.since}"])
+def _price_key(price: Price) -> str:
+    names = ("upstream", "model", "since", *DIMENSIONS)
+    return price_name({name: getattr(price, name) for name in names})
 
 
 def _is_in_force(price: Price) -> bool:
     return price.since <= timezone.now().date()
 
 
-def _webhooks(file: schema.BridgeFile, rows: ConfigWriter) -> None:
-    for place, entry in enumerate(file.webhooks):
-        with rows.entry("webhook", entry.name):
-            _webhook(entry, rows, f"webhooks[{place}]")
-    named = [entry.name for entry in file.webhooks]
-    for webhook in Webhook.objects.filter(managed=True).exclude(name__in=named):
-        rows.delete(webhook, webhook.name)
-
-
-def _webhook(entry: schema.Webhook, rows: ConfigWriter, where: str) -> None:
-    stored = Webhook.objects.filter(name=entry.name).first()
-    fields = {
-        "url": entry.url,
-        "team": rows.find(Team, entry.team, f"{where}.team") if entry.team else None,
-        "events": list(entry.events),
-        "secret": entry.secret.stored if entry.secret else stored.secret if stored else {},
-        "enabled": entry.enabled,
-    }
-    if entry.previous_secret is not None:
-        fields |= {"previous_secret": entry.previous_secret.stored, "previous_until": None}
-    elif entry.secret is not None:
-        fields |= {"previous_secret": {}, "previous_until": None}
-    rows.put(Webhook, {"name": entry.name}, fields, where, entry.name)
-
-
-def _upstreams_left_out(file: schema.BridgeFile) -> QuerySet[Upstream]:
-    """Return the managed upstreams that the file no longer has."""
-    named = [entry.name for entry in file.upstreams]
-    return Upstream.objects.filter(managed=True).exclude(name__in=named)
-
-
-def _delete_upstreams(file: schema.BridgeFile, rows: ConfigWriter) -> None:
-    """Delete the managed upstreams that the file no longer has, with their prices.
-
-    This step must be the last, because the routes to these upstreams must be deleted first.
-    """
-    priced = [entry.upstream for entry in file.prices]
-    for upstream in _upstreams_left_out(file):
-        route = Route.objects.filter(targets__upstream=upstream).first()
-        if route:
-            rows.mistakes.append(
-                f"upstream {upstream.name!r} is gone from the file, "
-                f"but route {route.model!r} of the admin still has it as a target"
-            )
-        elif upstream.name in priced:
-            place = priced.index(upstream.name)
-            rows.mistakes.append(
-                f"prices[{place}].upstream: upstream {upstream.name!r} is gone from the file"
-            )
-        else:
-            for price in Price.objects.filter(upstream=upstream):
-                rows.delete(price, _price_name(price))
-            rows.delete(upstream, upstream.name)
-
-
-STEPS = (
-    _teams, apply_keys, apply_budgets, _upstreams, _routes, _prices, _webhooks, _delete_upstreams,
-)  # fmt: skip
+def _day(at: datetime) -> str:
+    return f"{at:%Y-%m-%d}"

@@ -1,21 +1,14 @@
-"""Read a bridge.toml into a validated ``BridgeFile``; errors name the path of the wrong value."""
+"""Read a bridge.toml into its entries; errors name the path of the wrong value."""
 
 import tomllib
-import zoneinfo
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import msgspec
-
-from proxy.decode_errors import decode_errors, explain_decode_error
 from proxy.file_modes import refuse_writable_by_all
-from proxy.models.setup import json_field_types
 from proxy.secrets import ConfigError, mistakes_error
-
-from .draft import Draft, without_wrong_entries
-from .schema import BridgeFile, Budget, Price
 
 Read = TypeVar("Read")
 MAX_BYTES: Final = 4 * 2**20
@@ -23,6 +16,96 @@ MAX_BYTES: Final = 4 * 2**20
 MAX_MISTAKES: Final = 100
 """The maximum number of mistakes that one error lists."""
 STARTER_PRICES: Final = Path(__file__).parents[1] / "data" / "prices.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry with its path, such as ``teams[0]``, and the values of all its columns.
+
+    A reference to another row is its name.
+    """
+
+    where: str
+    values: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeFile:
+    """The entries of a file that can be read.
+
+    ``mistakes``: of the others. ``wrong``: kind and name of the entries that are left out; the name
+    is None if it cannot be read.
+    """
+
+    upstreams: list[Entry] = field(default_factory=list)
+    routes: list[Entry] = field(default_factory=list)
+    prices: list[Entry] = field(default_factory=list)
+    teams: list[Entry] = field(default_factory=list)
+    keys: list[Entry] = field(default_factory=list)
+    budgets: list[Entry] = field(default_factory=list)
+    webhooks: list[Entry] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
+    wrong: set[tuple[str, str | None]] = field(default_factory=set)
+
+    def all_budgets(self) -> Iterator[tuple[Entry, str, str]]:
+        """Yield each budget with kind and name of its owner, such as ``key`` and ``team/name``."""
+        for kind, owners, column in (
+            ("team", self.teams, "budgets"),
+            ("key", self.keys, "budget_set"),
+        ):
+            for owner in owners:
+                name = NAMES[f"{kind}s"](owner)
+                for place, budget in enumerate(owner.values.get(column, ())):
+                    yield Entry(f"{owner.where}.budgets[{place}]", budget), kind, name
+        for owned in self.budgets:
+            kind = next(kind for kind in ("team", "key", "user") if owned[kind])
+            yield owned, kind, owned[kind]
+
+    def check_twins(self) -> None:
+        """Add a mistake for each entry that another one has already described."""
+        for kind, name in NAMES.items():
+            self._add_twins((one.where, repr(name(one))) for one in getattr(self, kind))
+        self._add_twins(
+            (
+                budget.where,
+                f"{kind} {name} a {budget['period']} in {budget['zone']}"
+                + (f" for {', '.join(models)}" if (models := budget["models_covered"]) else ""),
+            )
+            for budget, kind, name in self.all_budgets()
+        )
+
+    def _add_twins(self, named: Iterable[tuple[str, str]]) -> None:
+        first: dict[str, str] = {}
+        for where, name in named:
+            if (same := first.setdefault(name, where)) != where:
+                self.mistakes.append(f"{same} and {where} are both {name}")
+
+
+def route_name(route: Entry) -> str:
+    return f"{route['model']} of team {route['team']}" if route["team"] else str(route["model"])
+
+
+def price_name(price: Any) -> str:
+    """Return the name of a price, of an entry or of a row by field name."""
+    parts = ("service_tier", "speed", "inference_geo")
+    named = [f"{part}={price[part]}" for part in parts if price[part]]
+    return " ".join(
+        [str(price["upstream"] or "*"), price["model"], *named, f"since {price['since']}"]
+    )
+
+
+NAMES: Final[Mapping[str, Callable[[Entry], str]]] = {
+    "upstreams": lambda one: str(one["name"]),
+    "routes": route_name,
+    "teams": lambda one: str(one["name"]),
+    "keys": lambda one: f"{one['team']}/{one['name']}",
+    "prices": price_name,
+    "webhooks": lambda one: str(one["name"]),
+}
+"""Kind of entries -> the name that only one entry may have."""
 
 
 def read_file(path: Path) -> BridgeFile:
@@ -33,9 +116,16 @@ def read_file(path: Path) -> BridgeFile:
     return parse_file(path, read)
 
 
-def starter_prices() -> list[Price]:
-    """Return the prices of well-known models that a first start creates."""
-    return read_file(STARTER_PRICES).prices
+def starter_prices() -> list[dict[str, Any]]:
+    """Return the columns of the prices of well-known models that a first start creates.
+
+    The file is a bridge.toml, but part of the package: it is read without the serializers.
+    """
+    text = STARTER_PRICES.read_text(encoding="utf-8")
+    prices: list[dict[str, Any]] = tomllib.loads(text)["prices"]
+    for price in prices:
+        price |= {name: Decimal(usd) for name, usd in price.pop("usd").items()}
+    return prices
 
 
 def parse_file(path: Path, read: Callable[[str], Read]) -> Read:
@@ -62,33 +152,26 @@ def _text(path: Path) -> str:
 
 
 def read(text: str) -> BridgeFile:
-    draft = read_draft(text)
-    if draft.mistakes:
-        raise mistakes_error(draft.mistakes[:MAX_MISTAKES])
-    return draft.file
+    file = read_draft(text)
+    if file.mistakes:
+        raise mistakes_error(file.mistakes[:MAX_MISTAKES])
+    return file
 
 
-def read_draft(text: str) -> Draft:
+def read_draft(text: str) -> BridgeFile:
     """Read a bridge.toml that may have mistakes. Raises ConfigError if it is not TOML."""
+    # A start without a file needs no serializers.
+    from .entries import read_entries  # noqa: PLC0415
+
     try:
         tables = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError("not valid TOML: it is nested too deeply") from None
-    plain = _plain(tables)
-    try:
-        draft = Draft(_decode(plain, BridgeFile))
-    except msgspec.ValidationError:
-        found = decode_errors(plain, BridgeFile, _decode)
-        mistakes = [explain_decode_error(error, BridgeFile, tables) for error in found]
-        draft = without_wrong_entries(plain, _decode, mistakes)
-    draft.mistakes.extend(map(draft.with_places_of_file, _semantic_errors(draft.file)))
-    return draft
-
-
-def _decode(value: Any, kind: Any) -> Any:
-    return msgspec.convert(value, kind, dec_hook=json_field_types.network)
+    file = read_entries(_plain(tables))
+    file.check_twins()
+    return file
 
 
 def _plain(value: Any, path: tuple[str, ...] = ()) -> Any:
@@ -100,57 +183,3 @@ def _plain(value: Any, path: tuple[str, ...] = ()) -> Any:
     if isinstance(value, Decimal) and "usd" not in path:
         return float(value)
     return value
-
-
-def _semantic_errors(file: BridgeFile) -> Iterator[str]:
-    """Yield messages for errors that the schema does not find: duplicates, unknown time zones."""
-    yield from _duplicates("upstreams", [entry.name for entry in file.upstreams])
-    yield from _duplicates("routes", [_route_name(one.model, one.team) for one in file.routes])
-    yield from _duplicates("teams", [entry.name for entry in file.teams])
-    yield from _duplicates("keys", [f"{entry.team}/{entry.name}" for entry in file.keys])
-    yield from _duplicates("prices", [_price_name(entry) for entry in file.prices])
-    yield from _budget_errors(file)
-
-
-def _price_name(price: Price) -> str:
-    named = (price.upstream or "*", price.model, price.service_tier, price.speed)
-    return " ".join(filter(None, (*named, price.inference_geo, str(price.since))))
-
-
-def _budget_errors(file: BridgeFile) -> Iterator[str]:
-    """Yield messages for unknown time zones, and for two budgets of one owner, period and zone."""
-    first: dict[tuple[str, ...], str] = {}
-    for path, owner, budget in _budgets(file):
-        try:
-            zoneinfo.ZoneInfo(budget.zone)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            yield f"{path}.zone: no such time zone: {budget.zone!r}"
-        identity = (owner, budget.period, budget.zone, *budget.models)
-        same = first.setdefault(identity, path)
-        if same != path:
-            models = f" for {', '.join(budget.models)}" if budget.models else ""
-            yield f"{same} and {path} are both {owner} a {budget.period} in {budget.zone}{models}"
-
-
-def _budgets(file: BridgeFile) -> Iterator[tuple[str, str, Budget]]:
-    """Yield the path in the file, the owner and the entry of each budget."""
-    for place, team in enumerate(file.teams):
-        for at, budget in enumerate(team.budgets):
-            yield f"teams[{place}].budgets[{at}]", f"team {team.name}", budget
-    for place, key in enumerate(file.keys):
-        for at, budget in enumerate(key.budgets):
-            yield f"keys[{place}].budgets[{at}]", f"key {key.team}/{key.name}", budget
-    for place, owned in enumerate(file.budgets):
-        yield f"budgets[{place}]", owned.owner, owned
-
-
-def _duplicates(kind: str, names: list[str]) -> Iterator[str]:
-    first: dict[str, int] = {}
-    for place, name in enumerate(names):
-        if name in first:
-            yield f"{kind}[{first[name]}] and {kind}[{place}] are both {name!r}"
-        first.setdefault(name, place)
-
-
-def _route_name(model: str, team: str | None) -> str:
-    return f"{model} of team {team}" if team else model

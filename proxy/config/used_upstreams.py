@@ -9,11 +9,12 @@ from django.db.models import QuerySet
 
 from proxy.encryption.upstream_secrets import reencrypt_secret
 from proxy.models import Upstream, Webhook
-from proxy.models.setup.upstreams import SANDBOXES, SEALED
+from proxy.models.setup.columns import SEALED
+from proxy.models.setup.upstreams import SANDBOXES
 from proxy.models.setup.webhooks import ASSOCIATED
 from proxy.secrets import ConfigError, resolve
 
-from .schema import BridgeFile
+from .load import BridgeFile
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def check_used_upstreams() -> None:
     reencrypt_secrets()
     for upstream in used_upstreams():
         try:
-            upstream.clean()
+            upstream.full_clean(validate_unique=False, validate_constraints=False)
             upstream.credential()
         except ValidationError as wrong:
             if not _is_undecryptable(upstream):
@@ -48,13 +49,13 @@ def missing_secret_warnings(file: BridgeFile) -> Iterator[str]:
     The command ``serve`` may run with other environment variables, so a missing secret is not an
     error here.
     """
-    for place, entry in enumerate(file.upstreams):
+    for entry in file.upstreams:
         try:
-            resolve(entry.api_key.stored if entry.api_key and entry.enabled else {})
+            resolve(entry["secret"] if entry["enabled"] else {})
         except ConfigError as missing:
             yield (
-                f"upstreams[{place}].api_key: {missing} here; "
-                f"serve needs it if a route has {entry.name!r} as a target"
+                f"{entry.where}.api_key: {missing} here; "
+                f"serve needs it if a route has {entry['name']!r} as a target"
             )
 
 

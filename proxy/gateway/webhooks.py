@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.mail import send_mail
 from django.db import DatabaseError, InterfaceError, connection
 from django.db.models import Q, QuerySet
@@ -35,7 +36,7 @@ from proxy.ledger.database.availability import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.metrics.definitions import WEBHOOK_DELIVERIES
 from proxy.models import DeliveryState, WebhookDelivery
-from proxy.models.setup.webhooks import url_error
+from proxy.models.setup.webhooks import check_url
 from proxy.models.webhook_deliveries import MAX_ANSWER
 from proxy.secrets import ConfigError, setting_now
 from proxy.url_hosts import address_of, is_forbidden
@@ -90,8 +91,10 @@ def send(message: Message, timeout_s: float = TIMEOUT_S) -> Result:
     """Send the event. Never raises an error of the network, of TLS or of the mail server."""
     if message.email:
         return Result(_send_email(message))
-    if error := url_error(message.url):
-        return Result(error)
+    try:
+        check_url(message.url)
+    except ValidationError as wrong:
+        return Result(" ".join(wrong.messages))
     try:
         return asyncio.run(asyncio.wait_for(_post(message, timeout_s), timeout_s))
     except TimeoutError:

@@ -1,5 +1,9 @@
 """A number that increases with each change of the configuration."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from django.conf import settings
 from django.db import models
 from django.db.models import F
@@ -17,6 +21,9 @@ from .setup.webhooks import Webhook
 WATCHED = (
     Team, ApiKey, Upstream, Route, RouteTarget, Price, Budget, UpstreamPolicy, Pause, Webhook,
 )  # fmt: skip
+
+
+_changes: ContextVar[list[bool] | None] = ContextVar("revision-changes", default=None)
 
 
 class Revision(models.Model):
@@ -38,8 +45,24 @@ class Revision(models.Model):
         return number
 
     @classmethod
+    @contextmanager
+    def bumped_once(cls) -> Iterator[None]:
+        """Increase the number at the end of the ``with`` block, if a change in it did so."""
+        changes: list[bool] = []
+        token = _changes.set(changes)
+        try:
+            yield
+        finally:
+            _changes.reset(token)
+        if changes:
+            cls.bump()
+
+    @classmethod
     def bump(cls) -> None:
         """Increase the number, so that all gateway processes reload the configuration."""
+        if (changes := _changes.get()) is not None:
+            changes.append(True)
+            return
         if not cls.objects.filter(pk=1).update(number=F("number") + 1):
             cls.objects.get_or_create(pk=1, defaults={"number": 1})
 

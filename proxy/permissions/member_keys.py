@@ -12,10 +12,9 @@ from typing import Any, Final
 import msgspec
 from django.db.models import Q
 from django.utils.timezone import now
-from msgspec import UNSET
 
-from proxy.models import ApiKey, Scope, Team
-from proxy.models.setup.json_field_types import MemberKeys
+from proxy.models import ApiKey, Team
+from proxy.models.setup.columns import MemberKeys
 
 WILDCARDS: Final = frozenset("*?[")
 
@@ -26,26 +25,6 @@ def member_limits(team: Team) -> MemberKeys:
         return msgspec.convert(team.member_keys, MemberKeys)
     except msgspec.ValidationError:
         return MemberKeys()
-
-
-def allowed_count(team: Team) -> int:
-    count = member_limits(team).count
-    return 0 if count is UNSET else count
-
-
-def allowed_scopes(team: Team) -> Sequence[str]:
-    return member_limits(team).scopes or (Scope.MESSAGES.value,)
-
-
-def allowed_models(team: Team) -> Sequence[str]:
-    """Return the names and globs that a member's key may have; empty if the team sets none."""
-    return member_limits(team).models or ()
-
-
-def allowed_days(team: Team) -> int | None:
-    """Return how many days a member's key may be valid; None if the team sets no limit."""
-    days = member_limits(team).days
-    return None if days is UNSET else days
 
 
 def working_keys(team: Team, user: Any) -> int:
@@ -62,17 +41,17 @@ def limit_faults(key: ApiKey) -> Iterator[tuple[str, str]]:
 
     The number of keys is checked only for a key that is not in the database yet.
     """
-    count = allowed_count(key.team)
+    limits = member_limits(key.team)
+    count, days, models = limits.count, limits.days, limits.models
     if not count:
         yield "team", f"the members of {key.team.name!r} make no keys; a lead of the team does"
         return
     if key.pk is None and (used := working_keys(key.team, key.user)) >= count:
         yield "team", f"{used} of {count} keys of {key.team.name!r} are in use; revoke one first"
-    days = allowed_days(key.team)
     latest = now() + timedelta(days=days or 0)
     if days is not None and (key.expires is None or key.expires > latest):
         yield "expires", f"a key of {key.team.name!r} expires on {latest:%Y-%m-%d} at the latest"
-    scopes, models = allowed_scopes(key.team), allowed_models(key.team)
+    scopes = limits.allowed_scopes
     for scope in key.scopes if isinstance(key.scopes, list) else [key.scopes]:
         if scope not in scopes:
             yield "scopes", f"{scope!r} is not one of {', '.join(scopes)}"

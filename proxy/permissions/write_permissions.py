@@ -37,7 +37,7 @@ from proxy.models import (
 )
 from proxy.models.ledger_names import person_id
 
-from .member_keys import allowed_count, limit_faults, member_limits
+from .member_keys import limit_faults, member_limits
 from .roles import INVITE_MEMBERS, PROBE_UPSTREAMS, PURGE_TRANSCRIPTS, STOP_REQUESTS
 from .row_permissions import reader_of_user
 from .writers import Writer, writer_of
@@ -143,7 +143,7 @@ def grantable_to_members(writer: Writer, team: Team | None) -> Iterator[Fault]:
     """Let members give their keys only scopes that the writer may grant."""
     if team is None or writer.is_superuser:
         return
-    for scope in member_limits(team).scopes or ():
+    for scope in member_limits(team).scopes:
         if reason := GRANTS[scope](writer, team):
             yield "member_keys", reason
 
@@ -367,7 +367,7 @@ def may_rotate(user: Any, key: ApiKey) -> bool:
 def own_key_teams(user: Any) -> list[Team]:
     """Return the teams of which this user is a member and may make keys for themselves."""
     teams = Team.objects.filter(ledger_id__in=writer_of(user).groups)
-    return [team for team in teams if allowed_count(team)]
+    return [team for team in teams if member_limits(team).count]
 
 
 def may_invite(user: Any, team: Team | None = None) -> bool:

@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from uvicorn.supervisors import Multiprocess, multiprocess
 
 from proxy.conf import Conf
-from proxy.config.schema import BridgeFile
+from proxy.config.load import BridgeFile
 from proxy.metrics import multiprocess as shared_metrics
 from proxy.secrets import ConfigError
 

@@ -14,8 +14,7 @@ from typing import Any, Final
 from django.db import DatabaseError, connections
 
 from proxy.config.apply import apply
-from proxy.config.load import read_file
-from proxy.config.schema import BridgeFile
+from proxy.config.load import BridgeFile, read_file
 from proxy.ledger.database import credentials
 from proxy.models import Revision
 from proxy.secrets import SECRET_FILES, ConfigError
@@ -86,9 +85,9 @@ class Reloader:
         """Return the secrets of keys that come from files, by path."""
         found = {}
         for key in self._file.keys:
-            if key.secret is not None and key.secret.file:
+            if path := (key["secret_reference"] or {}).get("file"):
                 try:
-                    found[key.secret.file] = SECRET_FILES.read(key.secret.file)
+                    found[path] = SECRET_FILES.read(path)
                 except ConfigError:
                     continue  # the file was never readable
         return found

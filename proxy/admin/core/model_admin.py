@@ -14,11 +14,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from proxy.decode_errors import MANAGED
-from proxy.models.setup.upstreams import SEALED
+from proxy.models.setup.columns import SEALED, TypedJSON
 from proxy.permissions.write_permissions import ADD, CHANGE, DELETE, choices, faults, may_write
 
 from .json_column_field import StorableJson
 from .lookup_limits import CheckedAutocomplete, CheckedModelAdmin
+from .typed_fields import explain_unreadable_fields, typed_formfield
 
 if TYPE_CHECKING:  # the theme's classes have no types; their Django base classes do
     TabularInline = admin.TabularInline[Any, Any]
@@ -69,7 +70,11 @@ class Inline(TabularInline):
     def formfield_for_dbfield(
         self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any
     ) -> Any:
-        field: Any = super().formfield_for_dbfield(db_field, request, **kwargs)
+        field: Any = (
+            typed_formfield(db_field)
+            if isinstance(db_field, TypedJSON)
+            else super().formfield_for_dbfield(db_field, request, **kwargs)
+        )
         _name_input(field)
         return field
 
@@ -93,6 +98,10 @@ def form_with_write_check(form: Any, user: Any, action: str) -> Any:
     """Return a subclass of ``form`` that rejects values which ``user`` may not write."""
 
     class FormWithWriteCheck(form):  # type: ignore[misc]  # mypy cannot check a base class that is a parameter
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            explain_unreadable_fields(self)
+
         def _post_clean(self) -> None:
             super()._post_clean()
             if self.errors:
@@ -140,6 +149,8 @@ class ChecksWrites(CheckedModelAdmin):
     def formfield_for_dbfield(
         self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any
     ) -> Any:
+        if isinstance(db_field, TypedJSON):
+            return typed_formfield(db_field)
         if not isinstance(db_field, JSONField):
             return super().formfield_for_dbfield(db_field, request, **kwargs)
         field: Any = super().formfield_for_dbfield(

@@ -14,16 +14,13 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
 from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.setup.form_fields.json_parts import LinesField
+from proxy.admin.core.typed_fields import LinesField
 from proxy.admin.setup.key_admin import secret_page
 from proxy.key_issuing import issue_own_key
 from proxy.models import ApiKey, Scope, Team
-from proxy.models.setup import json_field_types
+from proxy.models.setup.columns import Model
 from proxy.permissions.member_keys import (
-    allowed_count,
-    allowed_days,
-    allowed_models,
-    allowed_scopes,
+    member_limits,
     working_keys,
 )
 from proxy.permissions.write_permissions import own_key_teams
@@ -43,7 +40,7 @@ class OwnKeyForm(forms.Form):
     )
     scopes = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple)
     models = LinesField(
-        list[json_field_types.Model],
+        list[Model],
         label="Allowed models",
         help_text="Names or globs, one per line; empty: all that the team allows.",
     )
@@ -51,8 +48,9 @@ class OwnKeyForm(forms.Form):
     def __init__(self, user: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.user, self.teams = user, own_key_teams(user)
-        scopes = {scope for team in self.teams for scope in allowed_scopes(team)}
-        days = [days for team in self.teams if (days := allowed_days(team))]
+        limits = list(map(member_limits, self.teams))
+        scopes = {scope for one in limits for scope in one.allowed_scopes}
+        days = [one.days for one in limits if one.days]
         team, scope, fields = self.fields["team"], self.fields["scopes"], self.fields
         team.queryset = Team.objects.filter(pk__in=[one.pk for one in self.teams])  # type: ignore[attr-defined]
         team.initial = self.teams[0].name if self.teams else None
@@ -90,10 +88,10 @@ class OwnKeyForm(forms.Form):
 
 
 def _limits_text(team: Team, used: int) -> str:
-    days, models = allowed_days(team), ", ".join(allowed_models(team))
-    until = f", each valid for up to {days} days" if days else ""
-    named = f", for {models}" if models else ""
-    return f"{team}: {used} of {allowed_count(team)} keys in use{until}{named}."
+    limits = member_limits(team)
+    until = f", each valid for up to {limits.days} days" if limits.days else ""
+    named = f", for {', '.join(limits.models)}" if limits.models else ""
+    return f"{team}: {used} of {limits.count} keys in use{until}{named}."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -15,11 +15,8 @@ from proxy.admin.core.model_admin import Inline, ManagedAdmin, ModelForm
 from proxy.admin.core.number_format import UNKNOWN, dollars
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.models import Budget, BudgetNotice
-from proxy.models.setup.json_field_types import CoveredModels
 from proxy.money import nanousd_of
 from proxy.permissions.row_permissions import Reader, reader_of_user, visible_budgets
-
-from .form_fields.json_parts import LinesField
 
 if TYPE_CHECKING:  # the theme's widgets have no types; their Django base classes do
     Checkbox = forms.CheckboxInput
@@ -38,28 +35,13 @@ class BudgetForm(ModelForm):
     reader = Reader()
     """What the user may see: a form must not tell about other budgets."""
 
-    models_covered = LinesField(
-        CoveredModels,
-        label="Models",
-        help_text="Names or globs such as claude-opus-*, one per line; empty: all models.",
-    )
-    emails = LinesField(list[str], help_text="One address per line.")
     second = forms.BooleanField(
         label="Both budgets apply", required=False, widget=forms.HiddenInput
     )
     """Shown only if the owner has another budget for the same period and models."""
 
     class Meta:
-        labels: ClassVar = {
-            "usd": "Limit, $",
-            "zone": "Time zone",
-            "hard": "Reject requests when spent",
-        }
-        help_texts: ClassVar = {
-            "team": "Choose one of team, key and user.",
-            "zone": "IANA name, such as Europe/Berlin: a period starts at midnight there.",
-            "hard": "Off: only a warning; requests continue.",
-        }
+        help_texts: ClassVar = {"team": "Choose one of team, key and user."}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

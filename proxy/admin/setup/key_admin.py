@@ -25,46 +25,21 @@ from proxy.admin.live.stop_all import stop_all_url
 from proxy.conf import conf
 from proxy.key_issuing import rotate_key
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
-from proxy.models.setup import json_field_types
 from proxy.permissions.deletions import deletable_keys, delete_unused_keys, deletion_obstacle
 from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
 from proxy.permissions.row_permissions import led_teams, reader_of_user, visible_keys
 from proxy.permissions.write_permissions import REVOKE, has_write_permission, may_revoke, may_rotate
 
-from .form_fields.json_parts import LinesField, explain_unreadable_fields
-from .form_fields.key_fields import LimitsField, MemberKeysField, OptionsField
-
 CREATE_KEY_HINT: Final = "no secret: createkey --team {key.team.name} --name {key.name} creates one"
 
 if TYPE_CHECKING:  # generic only in django-stubs
     KeyModelForm = forms.ModelForm[ApiKey]
-    TeamModelForm = forms.ModelForm[Team]
 else:
-    KeyModelForm = TeamModelForm = forms.ModelForm
-
-
-class TeamForm(TeamModelForm):
-    models_allowed = LinesField(
-        list[json_field_types.Model],
-        label="Allowed models",
-        help_text="Names or globs such as claude-*, one per line; empty: all models with a route.",
-    )
-    limits = LimitsField(required=False, help_text="For all its keys together; empty: no limit.")
-    member_keys = MemberKeysField(
-        required=False,
-        label="Keys of members",
-        help_text="Users in the group of this team make and rotate their own keys on My page. "
-        "Without a number of keys, they make none.",
-    )
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        explain_unreadable_fields(self)
+    KeyModelForm = forms.ModelForm
 
 
 @admin.register(Team)
 class TeamAdmin(ManagedAdmin):
-    form = TeamForm
     list_display = ("name", "store", "retention_days", "overview", "from_file")
     search_fields = ("name",)
     fields = ("name", "store", "retention_days", "models_allowed", "limits", "member_keys")
@@ -109,18 +84,6 @@ class KeyForm(KeyModelForm):
         choices=[(scope, f"{scope}: {label}") for scope, label in Scope.choices],
         initial=[Scope.MESSAGES.value],
     )
-    models_allowed = LinesField(
-        list[json_field_types.Model],
-        label="Allowed models",
-        help_text="Names or globs such as claude-*, one per line; empty: all models of the team.",
-    )
-    limits = LimitsField(required=False, help_text="In addition to those of the team; empty: none.")
-    ip_allow = LinesField(
-        list[json_field_types.Network],
-        label="Networks",
-        help_text="Such as 10.0.0.0/8, one per line; empty: all.",
-    )
-    options = OptionsField(required=False)
 
     class Meta:
         model = ApiKey
@@ -135,10 +98,6 @@ class KeyForm(KeyModelForm):
             "ip_allow",
             "options",
         )
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        explain_unreadable_fields(self)
 
 
 class RotateForm(forms.Form):

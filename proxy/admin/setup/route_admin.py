@@ -4,13 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
-from proxy.admin.core.model_admin import Inline, ManagedAdmin, ModelForm
+from proxy.admin.core.json_column_field import raw_text
+from proxy.admin.core.model_admin import Inline, ManagedAdmin
+from proxy.admin.core.typed_fields import parts_of
 from proxy.models import Route, RouteTarget
+from proxy.models.setup.columns import Conditions, check_type
 from proxy.permissions.row_permissions import visible_routes
-
-from .form_fields.condition_fields import ConditionsField, conditions_text
 
 if TYPE_CHECKING:  # generic only in django-stubs
     Targets = forms.BaseInlineFormSet[RouteTarget, Route, forms.ModelForm[RouteTarget]]
@@ -34,21 +36,26 @@ class AtLeastOneTarget(Targets):
             )
 
 
-class TargetForm(ModelForm):
-    when = ConditionsField(
-        required=False,
-        label="Takes only requests with",
-        help_text="Empty: the target takes every request.",
-    )
-
-    class Meta:
-        model = RouteTarget
-        fields = ("position", "upstream", "model", "weight", "when")
+def conditions_text(when: Any) -> str:
+    """Return the conditions in words; a value of an unexpected type as JSON."""
+    if not when:
+        return "every request"
+    try:
+        check_type(when, Conditions)
+    except ValidationError:
+        return str(raw_text(when))
+    words = []
+    for part in parts_of(Conditions):
+        value = when.get(part.name)
+        if isinstance(value, dict):
+            words += [f"header {name}: {pattern}" for name, pattern in value.items()]
+        elif value:
+            words.append(f"{part.title.lower()}: {value}")
+    return "; ".join(words)
 
 
 class TargetInline(Inline):
     model = RouteTarget
-    form = TargetForm
     formset = AtLeastOneTarget
     extra = 0
     readonly_fields = ("conditions",)

@@ -10,12 +10,11 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from proxy.admin.core.json_column_field import AssignmentsField
 from proxy.admin.core.model_admin import ChecksWrites, ModelForm
 from proxy.models import SavedReport
 from proxy.permissions.row_permissions import reader_of_user, visible_saved_reports
 from proxy.reports.saved.reports import REPORTS, query_error
-
-from .form_fields.upstream_fields import AssignmentsField
 
 if TYPE_CHECKING:  # the theme's widgets have no types; their Django base classes do
     Select = forms.Select

@@ -1,6 +1,6 @@
 """Upstreams in the admin. Rows from bridge.toml are read-only."""
 
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponseRedirect
@@ -8,9 +8,14 @@ from django.urls import reverse
 
 from proxy.admin.core.model_admin import ManagedAdmin
 from proxy.models import ModelLesson, Upstream
+from proxy.models.setup.columns import settings_of
 from proxy.permissions.write_permissions import may_forget_lessons, may_probe
 
 from .upstream_form import UpstreamForm, describe_credential, secret_location
+
+FIRST: Final = ("name", "dialect", "base_url")
+SECRET: Final = ("secret", "credentials")
+DIFFERENCES: Final = ("capabilities", "model_capabilities")
 
 
 @admin.register(Upstream)
@@ -27,44 +32,20 @@ class UpstreamAdmin(ManagedAdmin):
             None,
             {
                 "fields": (
-                    "name",
-                    "dialect",
-                    "base_url",
-                    "secret",
-                    "new_secret",
-                    "pending_secret",
-                    "credentials",
-                    "credential_state",
-                    "enabled",
+                    *FIRST, "secret", "new_secret", "pending_secret", "credentials",
+                    "credential_state", "enabled",
                 )
             },
         ),
-        (
-            "Behavior",
-            {
-                "fields": (
-                    "profile",
-                    "api_version",
-                    "timeouts",
-                    "extra_body",
-                    "when_client_leaves",
-                    "connection_reuse",
-                    "connection",
-                    "allow_http",
-                )
-            },
-        ),
-        (
-            "Differences from the profile",
-            {"fields": ("capabilities", "model_capabilities"), "classes": ("collapse",)},
-        ),
-    )
+        ("Behavior", {"fields": settings_of(Upstream, *FIRST, *SECRET, "enabled", *DIFFERENCES)}),
+        ("Differences from the profile", {"fields": DIFFERENCES, "classes": ("collapse",)}),
+    )  # fmt: skip
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show users with view permission only where the secret is stored, not its form field."""
         if obj is None or self.has_change_permission(request, obj):
             return self.fieldsets
-        first = ("name", "dialect", "base_url", "secret_display", "credential_state", "enabled")
+        first = (*FIRST, "secret_display", "credential_state", "enabled")
         return ((None, {"fields": first}), *self.fieldsets[1:])
 
     def get_form(

@@ -1,38 +1,53 @@
 """The form of an upstream. It accepts a new secret and never shows a secret, stored or typed."""
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.views.decorators.debug import sensitive_variables
 
+from proxy.admin.core.json_column_field import (
+    AssignmentsField,
+    ModelCapabilitiesField,
+    StorableJson,
+    raw_text,
+)
 from proxy.admin.core.time_zone import local_text
+from proxy.admin.core.typed_fields import (
+    MultiInput,
+    Part,
+    SelectInput,
+    StructField,
+    TextInput,
+    column_of,
+    typed_formfield,
+)
 from proxy.encryption.upstream_secrets import encrypt_secret
 from proxy.live.credential_states import STATES
 from proxy.models import Upstream
-from proxy.models.setup.upstreams import SEALED
-from translator.capabilities import PROFILES
+from proxy.models.setup.columns import SEALED, TypedJSON
+from translator.capabilities import PROFILES, Profile
 
-from .form_fields import pending_secret
-from .form_fields.upstream_fields import (
-    UNCHANGED,
-    AssignmentsField,
-    CapabilitiesField,
-    ModelCapabilitiesField,
-    SecretPlaceField,
-    TimeoutsField,
-)
+from . import pending_secret
 
 if TYPE_CHECKING:  # generic only in django-stubs
     UpstreamModelForm = forms.ModelForm[Upstream]
-    Password, Select = forms.PasswordInput, forms.Select
+    Password = forms.PasswordInput
 else:
     from unfold.widgets import UnfoldAdminPasswordWidget as Password
-    from unfold.widgets import UnfoldAdminSelectWidget as Select
 
     UpstreamModelForm = forms.ModelForm
 
+UNCHANGED: Final = {SEALED: "unchanged"}
+"""Placeholder that the form has instead of a secret stored encrypted in the database."""
+PLACES: Final = (
+    ("", "not set"),
+    ("env", "in an environment variable"),
+    ("file", "in a file"),
+)
+STORED_PLACE: Final = (SEALED, "encrypted in the database")
 TYPED_HELP: Final = "Stored encrypted, for this base URL only; never shown again. Empty: no change."
 KEPT_HELP: Final = (
     "The secret that you typed is kept encrypted on the server for ten minutes and used when you "
@@ -68,12 +83,81 @@ def describe_credential(upstream: Upstream) -> str:
     return "; ".join(parts)
 
 
+class PlaceParts(MultiInput):
+    def __init__(self) -> None:
+        inputs = (SelectInput(choices=PLACES), TextInput(attrs={"autocomplete": "off"}))
+        labels = ("The secret is", "Name of the variable, or path")
+        super().__init__("Secret", ("place", "name"), labels, inputs)
+
+    def decompress(self, value: Any) -> list[Any]:
+        if not value:
+            return ["", ""]
+        if not isinstance(value, dict) or len(value) != 1:
+            return ["", raw_text(value)]
+        ((place, name),) = value.items()
+        return [place, "" if place == SEALED else raw_text(name)]
+
+
+class SecretPlaceField(forms.MultiValueField):
+    """Where a secret is: ``{"env": "NAME"}``, ``{"file": "/path"}`` or nothing.
+
+    With ``offer_stored`` there is also the choice of the encrypted secret in the database.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        parts = (
+            forms.ChoiceField(choices=PLACES, required=False),
+            forms.CharField(max_length=500, required=False),
+        )
+        kwargs = {"required": False, **kwargs}
+        super().__init__(parts, widget=PlaceParts(), require_all_fields=False, **kwargs)
+
+    def offer_stored(self) -> None:
+        choices = [*PLACES, STORED_PLACE]
+        self.fields[0].choices = choices  # type: ignore[attr-defined]
+        self.widget.widgets[0].choices = choices
+
+    def compress(self, data_list: Sequence[str]) -> dict[str, str]:
+        place, name = data_list or ("", "")
+        if not place and name.startswith("{"):  # the model names what is wrong with the object
+            found: dict[str, str] = StorableJson().clean(name)
+            return found
+        if place == SEALED and not name:
+            return dict(UNCHANGED)
+        if bool(place) != bool(name):
+            raise forms.ValidationError("choose where the secret is, and name the variable or file")
+        return {place: name} if place else {}
+
+
+class CapabilitiesField(StructField):
+    """One input for each capability of ``translator.capabilities.Profile``.
+
+    An object with an unknown capability is shown as JSON in the first input, and read from there,
+    so that the error message of the model names it.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        types = get_type_hints(Profile)
+        parts = [
+            Part(name, kind, name.replace("_", " ").capitalize().replace("json", "JSON"), {"ge": 0})
+            for name, kind in types.items()
+            if name != "name"
+        ]
+        super().__init__(dict, parts, **kwargs)
+
+    def compress(self, data_list: Sequence[Any]) -> Any:
+        if data_list and str(data_list[0]).startswith(("{", "[")):
+            return StorableJson().clean(data_list[0])
+        return super().compress(data_list)
+
+
 class UpstreamForm(UpstreamModelForm):
     session: Any = None
     """The user's session, in which a typed secret survives the error of another field."""
 
-    secret = SecretPlaceField(
-        required=False,
+    secret = typed_formfield(
+        column_of(Upstream, "secret"),
+        SecretPlaceField,
         label="API key of the upstream",
         help_text="To store the key itself, enter it below instead.",
     )
@@ -86,53 +170,24 @@ class UpstreamForm(UpstreamModelForm):
     )
     pending_secret = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
     profile = forms.ChoiceField(
-        help_text="The kind of server; it decides which fields and values a request may have.",
-        initial="generic",
+        help_text=column_of(Upstream, "profile").help_text, initial="generic"
     )
-    capabilities = CapabilitiesField(
-        required=False, help_text="Only where this server differs from its profile."
+    capabilities = typed_formfield(column_of(Upstream, "capabilities"), CapabilitiesField)
+    model_capabilities = typed_formfield(
+        column_of(Upstream, "model_capabilities"), ModelCapabilitiesField
     )
-    model_capabilities = ModelCapabilitiesField(
-        required=False,
-        help_text="Only where single models differ, by name or glob: "
-        '{"gpt-4o*": {"images": false}}. A longer name has precedence.',
-    )
-    timeouts = TimeoutsField(required=False, help_text="Empty: the default of the gateway.")
-    extra_body = AssignmentsField(
-        required=False,
-        help_text="Fields to add to every request, one per line: top_k = 20, or "
-        "chat_template_kwargs.enable_thinking = false. model and stream are not allowed.",
-    )
-    credentials = AssignmentsField(
-        required=False,
-        help_text="Instead of a key, how to fetch one that expires, one setting per line: "
-        "kind = aws, kind = google, or kind = azure and method = managed_identity.",
-    )
-    connection = AssignmentsField(
-        required=False,
-        help_text="Proxy, trusted CAs, client certificate and headers, with the names of "
-        "bridge.toml, one per line: proxy = http://proxy:3128, proxy_auth.env = PROXY_LOGIN, "
-        "ca_file = /etc/ssl/company.pem, headers.x-team = platform.",
-    )
+    connection = typed_formfield(column_of(Upstream, "connection"), AssignmentsField)
 
     class Meta:
         model = Upstream
         fields = "__all__"
-        labels = {
-            "base_url": "Base URL",
-            "api_version": "API version",
-            "when_client_leaves": "When a client leaves",
-        }
-        help_texts = {
-            "base_url": "The gateway appends /responses or /chat/completions: "
-            "https://api.openai.com/v1. For Anthropic the host without /v1.",
-            "api_version": "Of Azure OpenAI: 2024-10-21. Empty for a base URL with /openai/v1.",
-            "when_client_leaves": "Read the response to its end if the server bills all of it: "
-            "then the row has the billed tokens, not the delivered ones.",
-            "connection_reuse": "Connections per key limit a response that the upstream sends "
-            "without a request to that key, but need more connections.",
-            "allow_http": "Also for a public host: the secret is sent unencrypted.",
-        }
+        formfield_callback = staticmethod(
+            lambda column, **options: (
+                typed_formfield(column)
+                if isinstance(column, TypedJSON)
+                else column.formfield(**options)
+            )
+        )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -147,7 +202,7 @@ class UpstreamForm(UpstreamModelForm):
         if self.instance.pk and self.instance.profile not in names:
             names.append(self.instance.profile)  # so that the form shows it; the model rejects it
         self.fields["profile"].choices = [(name, name) for name in names]  # type: ignore[attr-defined]
-        self.fields["profile"].widget = Select(choices=[(name, name) for name in names])
+        self.fields["profile"].widget = SelectInput(choices=[(name, name) for name in names])
 
     def clean_secret(self) -> dict[str, str]:
         secret: dict[str, str] = self.cleaned_data["secret"] or {}

@@ -21,7 +21,7 @@ from proxy.admin.core.model_admin import ManagedAdmin, ModelForm, ReadOnlyAdmin,
 from proxy.admin.core.number_format import UNKNOWN
 from proxy.ledger.webhooks.outbox import record_test_event, rotate_secret, send_again
 from proxy.models import DeliveryState, EventType, Webhook, WebhookDelivery
-from proxy.models.setup.upstreams import SEALED
+from proxy.models.setup.columns import SEALED
 from proxy.permissions.row_permissions import (
     reader_of_user,
     visible_deliveries,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from proxy.gateway.snapshot.targets import Timeouts
+    from proxy.models.setup.columns import Timeouts
 
 
 class CancelReason(enum.Enum):

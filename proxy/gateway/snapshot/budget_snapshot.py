@@ -9,7 +9,7 @@ from typing import Self
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.ledger.posting.budget_sync import counter_name
 from proxy.models import ApiKey, Budget
-from proxy.models.setup.json_field_types import matches_any
+from proxy.models.setup.columns import matches_any
 from proxy.money import nanousd_of
 
 

@@ -37,8 +37,8 @@ from proxy.models import (
     UpstreamPolicy,
 )
 from proxy.models.encrypted_text import MISSING
+from proxy.models.setup.columns import matches_any
 from proxy.models.setup.config_row_validation import SKIPPED, UnreadableRow
-from proxy.models.setup.json_field_types import matches_any
 from proxy.models.setup.upstreams import secret_files
 from proxy.permissions.key_validity import End, ends_of
 from proxy.secrets import SECRET_FILES, ConfigError, reasoning_signing_keys

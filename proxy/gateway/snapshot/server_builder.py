@@ -3,13 +3,16 @@
 import dataclasses
 from collections.abc import Iterable
 
+import msgspec
+
 from proxy.gateway.credentials.registry import CREDENTIALS
 from proxy.models import OnClientDisconnect, Upstream, UpstreamPolicy
+from proxy.models.setup.columns import Timeouts
 from proxy.models.setup.upstream_connection import resolve_connection
 from translator.capabilities import Profile, profile_with
 
 from .dialects import DIALECTS
-from .targets import Timeouts, UpstreamServer
+from .targets import UpstreamServer
 from .upstream_policies import MESSAGE_KINDS, build_policies
 
 
@@ -26,7 +29,7 @@ def build_server(upstream: Upstream, rules: Iterable[UpstreamPolicy]) -> Upstrea
         base_url=upstream.base_url,
         credential=CREDENTIALS.credential_of(upstream, profile),
         profile=profile,
-        timeouts=Timeouts(**upstream.timeouts),
+        timeouts=msgspec.convert(upstream.timeouts, Timeouts),
         extra_body=upstream.extra_body,
         capabilities=upstream.capabilities,
         drains_on_disconnect=upstream.when_client_leaves == OnClientDisconnect.DRAIN,

@@ -13,7 +13,7 @@ from yarl import URL
 
 from proxy.gateway.credentials.credential import STATIC, Credential, LiveCredential, api_key_headers
 from proxy.gateway.credentials.registry import static_credential
-from proxy.models.setup.json_field_types import Conditions
+from proxy.models.setup.columns import Conditions, Timeouts
 from proxy.models.setup.upstream_connection import DIRECT, ResolvedConnection
 from translator.anthropic_upstream.clouds import CLOUDS, Cloud
 from translator.capabilities import Profile, profile_with
@@ -25,16 +25,6 @@ from .endpoints import Endpoints, Origin, request_head, url_with_model
 from .upstream_policies import NO_POLICIES, Policies
 
 USER_AGENT: Final = f"messages-bridge/{version('messages-bridge')}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
-    """An upstream's timeouts in seconds. Three field names are also values of ``CancelReason``."""
-
-    connect_s: float = 5
-    first_byte_s: float = 120
-    idle_s: float = 120
-    total_s: float = 1_800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from proxy.ledger.database.bulk_sql import has_rows
 from proxy.ledger.webhooks.outbox import record_event
 from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
 from proxy.models.ledger_names import person_id
-from proxy.models.setup.json_field_types import matches_any
+from proxy.models.setup.columns import matches_any
 from proxy.money import nanousd_of, usd
 from proxy.times import rfc3339
 

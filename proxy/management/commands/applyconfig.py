@@ -13,7 +13,6 @@ from django.db import DatabaseError
 from proxy.bootstrap import config_dry_run, data_directory, env_check, first_start
 from proxy.conf import conf
 from proxy.config import apply, load
-from proxy.config.draft import Draft
 from proxy.config.used_upstreams import missing_secret_warnings
 from proxy.management.base import BridgeCommand
 from proxy.secrets import ConfigError, mistakes_error
@@ -32,10 +31,9 @@ class Command(BridgeCommand):
         parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        draft = load.parse_file(options["file"], load.read_draft)
-        if draft.mistakes:
-            raise ConfigError(f"{options['file']}: {mistakes_error(_all_mistakes(draft))}")
-        file = draft.file
+        file = load.parse_file(options["file"], load.read_draft)
+        if file.mistakes:
+            raise ConfigError(f"{options['file']}: {mistakes_error(_all_mistakes(file))}")
         env_check.check_early(os.environ, file)
         if options["dry_run"]:
             config_dry_run.prepare()
@@ -58,9 +56,9 @@ class Command(BridgeCommand):
         self.stdout.write(f"{count}, {ending}." if applied else "No changes.")
 
 
-def _all_mistakes(draft: Draft) -> list[str]:
+def _all_mistakes(file: load.BridgeFile) -> list[str]:
     """Return the mistakes, with those of references if the database can be read as it is."""
     with contextlib.suppress(ConfigError, DatabaseError):
         config_dry_run.prepare()
-        return apply.all_mistakes(draft)[: load.MAX_MISTAKES]
-    return draft.mistakes[: load.MAX_MISTAKES]
+        return apply.all_mistakes(file)[: load.MAX_MISTAKES]
+    return file.mistakes[: load.MAX_MISTAKES]

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from proxy.bootstrap import data_directory, first_start
 from proxy.conf import conf
-from proxy.config.row_writer import find_user
+from proxy.config.apply import find_user
 from proxy.management.base import BridgeCommand
 from proxy.management.keys import find_key, find_team
 from proxy.models import ApiKey, Scope

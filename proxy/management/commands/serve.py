@@ -22,7 +22,7 @@ from proxy.bootstrap.sandbox import server as sandbox
 from proxy.checks import INSTALLATION, refuse_unsafe_settings
 from proxy.conf import conf
 from proxy.config import apply, load
-from proxy.config.schema import BridgeFile
+from proxy.config.load import BridgeFile
 from proxy.config.used_upstreams import check_used_upstreams, sandbox_url
 from proxy.erasure import erased_users
 from proxy.ledger.journal.locks import refuse_old_records

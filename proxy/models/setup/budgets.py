@@ -1,20 +1,17 @@
 """Budgets: how much money a team, key or user may spend in a day, week or month."""
 
-import zoneinfo
-from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
-from django.core.validators import validate_email
+from django.core.validators import MinValueValidator
 from django.db import models
 
 from proxy.models.ledger_names import person_id
 from proxy.models.rollups import UsageQuarterHour
 
-from .json_field_types import CoveredModels, matches_any, type_error_message
+from .columns import CoveredModels, TypedJSON, check_addresses, check_zone, matches_any
 from .keys import ApiKey, Team
 
 ONE_OWNER = "a budget belongs to exactly one team, key or user"
@@ -36,19 +33,30 @@ class Budget(models.Model):
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE
     )
-    usd = models.DecimalField(max_digits=14, decimal_places=6)
+    usd = models.DecimalField(
+        max_digits=14, decimal_places=6, validators=[MinValueValidator(0)], verbose_name="limit, $"
+    )
     period = models.CharField(max_length=8, choices=Period.choices, default=Period.MONTH)
-    # IANA name of a time zone; periods begin at its midnight.
-    zone = models.CharField(max_length=64, default="UTC")
-    models_covered = models.JSONField(
+    zone = models.CharField(
+        max_length=64,
+        default="UTC",
+        validators=[check_zone],
+        verbose_name="time zone",
+        help_text="IANA name, such as Europe/Berlin: a period starts at midnight there.",
+    )
+    models_covered = TypedJSON(
+        CoveredModels,
         default=list,
-        blank=True,
+        verbose_name="models",
         help_text="Names or globs of the models whose requests count; empty: all models.",
     )
-    hard = models.BooleanField(default=True, help_text="Off: only a warning is raised.")
-    emails = models.JSONField(
-        default=list, blank=True, help_text='Get a mail at 80 % and 100 %: ["ops@example.com"].'
+    hard = models.BooleanField(
+        default=True,
+        verbose_name="reject requests when spent",
+        help_text="Off: only a warning; requests continue.",
     )
+    # get a mail at 80 % and 100 %
+    emails = TypedJSON(list[str], checks=(check_addresses,), default=list)
     managed = models.BooleanField(default=False, editable=False)
 
     class Meta:
@@ -62,7 +70,8 @@ class Budget(models.Model):
                     | models.Q(team=None, key=None, user__isnull=False)
                 ),
                 violation_error_message=ONE_OWNER,
-            )
+            ),
+            models.CheckConstraint(name="budget_usd", condition=models.Q(usd__gte=0)),
         ]
 
     def __str__(self) -> str:
@@ -117,30 +126,6 @@ class Budget(models.Model):
             if matches_any(each["model_requested"], self.models_covered)
         ]
         return [sum(int(each[name]) for each in found) for name in sums]
-
-    def clean(self) -> None:
-        """Raise ValidationError for the first invalid field, see ``field_errors``."""
-        for _, message in self.field_errors():
-            raise ValidationError(message)
-
-    def field_errors(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of each invalid field, with an error message."""
-        if self.usd is not None and self.usd < 0:
-            yield "usd", "a budget is not negative"
-        try:
-            zoneinfo.ZoneInfo(self.zone)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            yield "zone", f"no such time zone: {self.zone!r}"
-        if message := type_error_message(self.models_covered, CoveredModels):
-            yield "models_covered", message
-        if not isinstance(self.emails, list):
-            yield "emails", "emails is a list of addresses"
-            return
-        for address in self.emails:
-            try:
-                validate_email(str(address))  # the list may come from a form and contain any type
-            except ValidationError as wrong:
-                yield "emails", " ".join(wrong.messages)
 
 
 class BudgetNotice(models.Model):

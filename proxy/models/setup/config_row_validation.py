@@ -17,8 +17,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection, models
 from django.db.models import F, Func
 
-from proxy.models import ApiKey, Budget, Route, Team, Upstream
-from proxy.models.setup import json_field_types
+from proxy.models import ApiKey, Budget, Route, Upstream
 
 log = logging.getLogger("proxy.gateway")
 
@@ -183,7 +182,10 @@ def first_problem(row: models.Model) -> tuple[str, str] | None:
         except Exception:  # noqa: BLE001 - a value that makes a check fail is invalid
             return field.name, WRONG_TYPE
     try:
-        _check_rules(row)
+        if isinstance(row, Upstream):
+            row.check_together()
+        elif not isinstance(row, Route):  # ``Route.clean`` compares the row with others
+            row.clean()
     except ValidationError as error:
         by_field = getattr(error, "message_dict", None) if hasattr(error, "error_dict") else None
         name, messages = next(iter(by_field.items())) if by_field else ("row", error.messages)
@@ -208,27 +210,6 @@ def _check_value(field: "models.Field[Any, Any]", value: Any) -> None:
     if field.choices and value not in dict(field.flatchoices):
         raise ValidationError(f"{value!r} is not one of the choices")
     field.run_validators(value)
-
-
-def _check_rules(row: models.Model) -> None:
-    match row:
-        case Upstream():
-            row.check_fields()
-            try:
-                row.check_secret()
-            except ValidationError as error:
-                raise ValidationError({"secret": error.messages}) from None
-        case Budget():
-            for field, message in row.field_errors():
-                raise ValidationError({field: message})
-        case Route():
-            # ``Route.clean`` compares the row with others; so does a database constraint
-            pass
-        case Team():
-            # ``Team.clean`` looks the name up in the ledger; only a change of the name needs that
-            json_field_types.check(row)
-        case _:
-            row.clean()
 
 
 def _link(

@@ -1,6 +1,5 @@
-"""The table ``[upstreams.credentials]``: how the gateway gets a credential that expires.
+"""The column ``Upstream.credentials``: how the gateway gets a credential that expires.
 
-The configuration file bridge.toml and the JSON field ``Upstream.credentials`` use the same types.
 A fixed API key needs none of them: it is the upstream's ``api_key``.
 """
 
@@ -9,12 +8,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from django.core.exceptions import ValidationError
 from msgspec import Meta
 
 from proxy.secrets import ConfigError
 
-from .json_field_types import SecretReference, Strict
+from .columns import SecretReference, Strict
 
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
 Seconds = Annotated[float, Meta(gt=0, le=60)]
@@ -80,14 +78,8 @@ EXTRAS: Final[Mapping[type[CredentialSettings], tuple[str, str]]] = {
 
 
 def parse_credentials(stored: Any) -> AnySettings | None:
-    """Return the settings; None if there are none. Raises ValidationError for invalid ones."""
-    if stored == {}:
-        return None
-    try:
-        settings: AnySettings = msgspec.convert(stored, AnySettings)
-    except msgspec.ValidationError as error:
-        raise ValidationError({"credentials": str(error)}) from None
-    return settings
+    """Return the settings; None if there are none. Raises msgspec.ValidationError."""
+    return None if stored == {} else msgspec.convert(stored, AnySettings)
 
 
 def check_extra(settings: AnySettings) -> None:

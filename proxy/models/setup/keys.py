@@ -12,7 +12,16 @@ from django.utils.timezone import now
 from proxy.models.ledger_names import NameKind, keep_name, new_team_id
 from proxy.secrets import digest_of, new_secret, prefix_of
 
-from . import json_field_types
+from .columns import (
+    METADATA_ONLY,
+    Limits,
+    MemberKeys,
+    Model,
+    Network,
+    Options,
+    ScopeName,
+    TypedJSON,
+)
 
 Stored = dict[str, Any]
 """The values of the columns ``prefix`` and ``digest`` for one secret."""
@@ -35,16 +44,17 @@ class Team(models.Model):
         validators=[MinValueValidator(1)],
         help_text="Transcripts older than this are deleted; the rows of the requests stay.",
     )
-    models_allowed = models.JSONField(
-        default=list, blank=True, help_text="Model globs; empty: every model that has a route."
+    models_allowed = TypedJSON(
+        list[Model],
+        default=list,
+        verbose_name="allowed models",
+        help_text="Names or globs such as claude-*; empty: all models with a route.",
     )
-    limits = models.JSONField(
-        default=dict, blank=True, help_text='{"rpm": 600, "tpm": 2000000, "concurrency": 100}'
-    )
-    member_keys = models.JSONField(
-        default=dict,
-        blank=True,
-        help_text="Limits of the keys that members make for themselves; empty: they make none.",
+    limits = TypedJSON(Limits, help_text="For all its keys together; empty: no limit.")
+    member_keys = TypedJSON(
+        MemberKeys,
+        verbose_name="keys of members",
+        help_text="Limits of the keys that members make; without a count, they make none.",
     )
     # The team comes from bridge.toml, so it is read-only.
     managed = models.BooleanField(default=False, editable=False)
@@ -52,13 +62,14 @@ class Team(models.Model):
 
     class Meta:
         ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                name="team_retention_days", condition=models.Q(retention_days__gte=1)
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name
-
-    def clean(self) -> None:
-        """Validate the JSON fields with the types that bridge.toml has."""
-        json_field_types.check(self)
 
 
 class Scope(models.TextChoices):
@@ -86,15 +97,21 @@ class ApiKey(models.Model):
     prefix = models.CharField(max_length=16, editable=False)
     # null: the key has no secret yet, so no client can use it
     digest = models.BinaryField(max_length=32, unique=True, null=True, editable=False)
-    scopes = models.JSONField(default=list, help_text="What the key may do.")
-    models_allowed = models.JSONField(default=list, blank=True)
-    limits = models.JSONField(default=dict, blank=True)
-    ip_allow = models.JSONField(
-        default=list, blank=True, help_text='Networks, such as "10.0.0.0/8"; empty: from anywhere.'
+    scopes = TypedJSON(list[ScopeName], default=list, blank=False, help_text="What the key may do.")
+    models_allowed = TypedJSON(
+        list[Model],
+        default=list,
+        verbose_name="allowed models",
+        help_text="Names or globs such as claude-*; empty: all models of the team.",
     )
-    options = models.JSONField(
-        default=dict, blank=True, help_text='{"strict": true, "events": ["metadata", "blocks"]}'
+    limits = TypedJSON(Limits, help_text="In addition to those of the team; empty: none.")
+    ip_allow = TypedJSON(
+        list[Network],
+        default=list,
+        verbose_name="networks",
+        help_text="Allowed client networks such as 10.0.0.0/8; empty: all.",
     )
+    options = TypedJSON(Options)
     managed = models.BooleanField(default=False, editable=False)
     created = models.DateTimeField(auto_now_add=True)
     expires = models.DateTimeField(null=True, blank=True)  # null: the key does not expire
@@ -120,14 +137,10 @@ class ApiKey(models.Model):
     def __str__(self) -> str:
         return f"{self.team}/{self.name}"
 
-    def clean(self) -> None:
-        """Validate the JSON fields with the types that bridge.toml has."""
-        json_field_types.check(self)
-
     @property
     def metadata_only(self) -> bool:
         """Whether no content of this key's requests is stored, even if the team stores content."""
-        return bool(self.options.get("store") == json_field_types.METADATA_ONLY)
+        return bool(self.options.get("store") == METADATA_ONLY)
 
     @property
     def stored_secret(self) -> Stored:

@@ -19,6 +19,10 @@ DIMENSIONS: Final = ("service_tier", "speed", "inference_geo")
 """What a provider may charge differently: the fields of ``usage`` with these names."""
 
 
+FIGURES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+"""The columns with amounts."""
+
+
 def dimension() -> "models.CharField[str, str]":
     return models.CharField(max_length=32, blank=True, default="")
 
@@ -53,7 +57,14 @@ class Price(models.Model):
                 fields=["upstream", "model", *DIMENSIONS, "since"],
                 name="price_dated",
                 nulls_distinct=False,
-            )
+            ),
+            *(
+                models.CheckConstraint(
+                    name=f"price_{name}",
+                    condition=models.Q(**{f"{name}__gte": 0}) | models.Q(**{name: None}),
+                )
+                for name in FIGURES
+            ),
         ]
 
     def __str__(self) -> str:

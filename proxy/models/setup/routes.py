@@ -3,7 +3,7 @@
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from .json_field_types import check
+from .columns import Conditions, TypedJSON
 from .keys import Team
 from .upstreams import Upstream
 
@@ -55,8 +55,11 @@ class RouteTarget(models.Model):
     model = models.CharField(max_length=200, blank=True)
     weight = models.PositiveIntegerField(default=1)
     position = models.PositiveIntegerField(default=0)
-    # The requests for which the target is used: see ``Conditions``
-    when = models.JSONField(default=dict, blank=True)
+    when = TypedJSON(
+        Conditions,
+        verbose_name="takes only requests with",
+        help_text="The requests for which the target is used; empty: all.",
+    )
 
     class Meta:
         verbose_name = "target"
@@ -64,7 +67,3 @@ class RouteTarget(models.Model):
 
     def __str__(self) -> str:
         return f"{self.upstream} {self.model or '*'}"
-
-    def clean(self) -> None:
-        """Raise ValidationError for invalid conditions."""
-        check(self)

@@ -26,7 +26,7 @@ from proxy.file_modes import refuse_writable_by_all
 from proxy.secrets import ConfigError, Secret, resolve
 from proxy.url_hosts import host_error
 
-from .json_field_types import SecretReference, Strict, type_error_message
+from .columns import SecretReference, Strict
 
 HeaderName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
 HeaderPattern = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*\*?$", max_length=100)]
@@ -120,9 +120,7 @@ class TokenTransport:
 
 
 def check_connection(stored: Any) -> None:
-    """Raise ValidationError if the JSON is not a valid ``connection``. No file is read."""
-    if message := type_error_message(stored, Connection):
-        raise ValidationError(message)
+    """Raise ValidationError for settings that do not fit together. No file is read."""
     settings = msgspec.convert(stored, Connection)
     if settings.proxy not in ("", NO_PROXY):
         _check_proxy(settings.proxy)
@@ -196,9 +194,10 @@ def _proxy_auth(settings: Connection) -> Secret:
 
 def secret_files_in(stored: Any) -> Iterator[tuple[str, str]]:
     """Yield what each secret file is for, and its path."""
-    if not stored or type_error_message(stored, Connection):
+    try:
+        settings = msgspec.convert(stored, Connection)
+    except msgspec.ValidationError:
         return
-    settings = msgspec.convert(stored, Connection)
     references = {f"header {name}": value for name, value in settings.headers.items()}
     for name, reference in {"proxy": settings.proxy_auth, **references}.items():
         if isinstance(reference, SecretReference) and reference.file:

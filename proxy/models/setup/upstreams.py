@@ -1,10 +1,13 @@
 """Upstreams: the servers to which requests are sent, with their API, secret and timeouts."""
 
-import re
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
 from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
 from django.db import models
 
 from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
@@ -13,14 +16,12 @@ from proxy.url_hosts import host_error, is_private
 from translator.capabilities import profile_with
 from translator.errors import TranslatorError
 
+from .columns import SEALED, Model, SecretColumn, Timeouts, TypedJSON
 from .credential_types import AnySettings, CommandSettings, check_extra, parse_credentials
-from .upstream_connection import check_connection, secret_files_in
+from .upstream_connection import Connection, check_connection, secret_files_in
 
-API_VERSION = re.compile(r"20\d\d-\d\d-\d\d(-preview)?|preview|latest")
+API_VERSION = r"^(20\d\d-\d\d-\d\d(-preview)?|preview|latest)\Z"
 """The values of ``api-version`` that Azure accepts."""
-SEALED = "sealed"
-"""The key in ``Upstream.secret`` whose value is an encrypted secret, entered in the admin."""
-TIMEOUTS = ("connect_s", "first_byte_s", "idle_s", "total_s")
 RESERVED = {
     "model": "the route's targets name the model; leave it out",
     "stream": "the gateway decides whether a response is streamed; leave it out",
@@ -82,6 +83,12 @@ def check_endpoint(url: str, dialect: str) -> None:
         )
 
 
+def check_extra_body(body: Mapping[str, Any]) -> None:
+    for name, why in RESERVED.items():
+        if name in body:
+            raise ValidationError(f"{name!r} is {body[name]!r}; {why}")
+
+
 class DialectName(models.TextChoices):
     RESPONSES = "responses", "OpenAI Responses"
     CHAT = "chat", "Chat Completions"
@@ -113,33 +120,71 @@ class Upstream(models.Model):
     name = models.SlugField(max_length=64, unique=True)
     dialect = models.CharField(max_length=16, choices=DialectName.choices)
     # Validated in clean(), because URLField does not accept "http://vllm".
-    base_url = models.CharField(max_length=500)
-    secret = models.JSONField(
-        default=dict,
+    base_url = models.CharField(
+        max_length=500,
+        verbose_name="base URL",
+        help_text="The gateway appends /responses or /chat/completions: "
+        "https://api.openai.com/v1. For Anthropic the host without /v1.",
+    )
+    secret = SecretColumn(help_text='{"env": "OPENAI_API_KEY"} or {"file": "/run/secrets/x"}')
+    # empty: ``secret`` is the key
+    credentials = TypedJSON(
+        AnySettings,
+        help_text="Instead of a key, how to fetch one that expires, one setting per line: "
+        "kind = aws, kind = google, or kind = azure and method = managed_identity.",
+    )
+    api_version = models.CharField(
+        max_length=32,
         blank=True,
-        help_text='{"env": "OPENAI_API_KEY"} or {"file": "/run/secrets/x"}',
+        default="",
+        validators=[RegexValidator(API_VERSION, "it is not an api-version such as 2024-10-21")],
+        verbose_name="API version",
+        help_text="Of Azure OpenAI: 2024-10-21. Empty for a base URL with /openai/v1.",
     )
-    # How to get a credential that expires (``credential_types``); empty: ``secret`` is the key.
-    credentials = models.JSONField(default=dict, blank=True)
-    api_version = models.CharField(max_length=32, blank=True, default="")
-    profile = models.CharField(max_length=32, default="generic")
-    capabilities = models.JSONField(default=dict, blank=True)
-    # Differences of single models: a model's name or glob -> its capabilities
-    model_capabilities = models.JSONField(default=dict, blank=True)
-    timeouts = models.JSONField(
-        default=dict, blank=True, help_text="connect_s, first_byte_s, idle_s, total_s"
+    profile = models.CharField(
+        max_length=32,
+        default="generic",
+        help_text="The kind of server; it decides which fields and values a request may have.",
     )
-    # Fixed fields that are added to each translated request body
-    extra_body = models.JSONField(default=dict, blank=True)
+    capabilities = TypedJSON(help_text="Only where this server differs from its profile.")
+    # a model's name or glob -> its capabilities
+    model_capabilities = TypedJSON(
+        dict[Model, dict[str, Any]],
+        help_text="Only where single models differ, by name or glob: "
+        '{"gpt-4o*": {"images": false}}. A longer name has precedence.',
+    )
+    timeouts = TypedJSON(Timeouts, help_text="Empty: the default of the gateway.")
+    extra_body = TypedJSON(
+        checks=(check_extra_body,),
+        help_text="Fields to add to every translated request, one per line: top_k = 20, or "
+        "chat_template_kwargs.enable_thinking = false. model and stream are not allowed.",
+    )
     when_client_leaves = models.CharField(
-        max_length=8, choices=OnClientDisconnect.choices, default=OnClientDisconnect.ABORT
+        max_length=8,
+        choices=OnClientDisconnect.choices,
+        default=OnClientDisconnect.ABORT,
+        help_text="Read the response to its end if the server bills all of it: "
+        "then the row has the billed tokens, not the delivered ones.",
     )
     connection_reuse = models.CharField(
-        max_length=8, choices=ConnectionReuse.choices, default=ConnectionReuse.SHARED
+        max_length=8,
+        choices=ConnectionReuse.choices,
+        default=ConnectionReuse.SHARED,
+        help_text="Connections per key limit a response that the upstream sends "
+        "without a request to that key, but need more connections.",
     )
-    # Proxy, TLS files and headers: see ``upstream_connection``
-    connection = models.JSONField(default=dict, blank=True)
-    allow_http = models.BooleanField(default=False)
+    connection = TypedJSON(
+        Connection,
+        checks=(check_connection,),
+        help_text="Proxy, trusted CAs, client certificate and headers, with the names of "
+        "bridge.toml, one per line: proxy = http://proxy:3128, proxy_auth.env = PROXY_LOGIN, "
+        "ca_file = /etc/ssl/company.pem, headers.x-team = platform.",
+    )
+    allow_http = models.BooleanField(
+        default=False,
+        verbose_name="allow HTTP",
+        help_text="Also for a public host: the secret is sent unencrypted.",
+    )
     enabled = models.BooleanField(default=True)
     managed = models.BooleanField(default=False, editable=False)
 
@@ -150,62 +195,41 @@ class Upstream(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Raise ValidationError for an invalid URL, capability, timeout or secret."""
-        self.check_fields()
-        self.check_secret()
-        self.check_credentials()
+        """Raise ValidationError for columns that do not fit together, or a lost secret."""
+        self.check_together()
+        with contextlib.suppress(msgspec.ValidationError):  # the column's validator has the reason
+            self.check_credentials(parse_credentials(self.credentials))
         if self.has_encrypted_secret:
             try:
                 decrypt_secret(self.secret[SEALED], self.base_url)
             except ConfigError as error:
                 raise ValidationError({"base_url": str(error)}) from None
 
-    def check_fields(self) -> None:
-        """Raise ValidationError for an invalid field, except the secret."""
+    def check_together(self) -> None:
+        """Raise ValidationError for columns that do not fit together.
+
+        A value of another type than that of its column is left to the column's validator.
+        """
         try:
             check_base_url(self.base_url, allow_http=self.allow_http)
             check_endpoint(self.base_url, self.dialect)
         except ValidationError as error:
             raise ValidationError({"base_url": error.messages}) from None
-        self._check_objects()
-        try:
-            check_connection(self.connection)
-        except ValidationError as error:
-            raise ValidationError({"connection": error.messages}) from None
-        for field, capabilities in (("profile", {}), ("capabilities", self.capabilities)):
+        capabilities = [("profile", "", {}), ("capabilities", "", self.capabilities)]
+        if isinstance(self.model_capabilities, dict):
+            for pattern, found in self.model_capabilities.items():
+                if not pattern.strip():
+                    message = f"models {pattern!r}: a name or glob is expected"
+                    raise ValidationError({"model_capabilities": message})
+                capabilities.append(("model_capabilities", f"models {pattern!r}: ", found))
+        for field, where, found in capabilities:
             try:
-                profile_with(self.profile, capabilities)
+                profile_with(self.profile, found if isinstance(found, dict) else {})
             except TranslatorError as error:
-                raise ValidationError({field: str(error)}) from None
-        self._check_model_capabilities()
-        for name, seconds in self.timeouts.items():
-            if name not in TIMEOUTS:
-                message = f"unknown timeout {name!r}; known: {', '.join(TIMEOUTS)}"
-                raise ValidationError({"timeouts": message})
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
-                message = f"timeout {name!r} is {seconds!r}; seconds are expected"
-                raise ValidationError({"timeouts": message})
-        self._check_extra_body()
-        if self.api_version and not API_VERSION.fullmatch(self.api_version):
-            message = f"{self.api_version!r} is not an api-version such as 2024-10-21"
-            raise ValidationError({"api_version": message})
+                raise ValidationError({field: f"{where}{error}"}) from None
 
-    def _check_model_capabilities(self) -> None:
-        for pattern, capabilities in self.model_capabilities.items():
-            fault = ""
-            if not pattern.strip() or not isinstance(capabilities, dict):
-                fault = '"gpt-4o*" = { images = false } is expected'
-            else:
-                try:
-                    profile_with(self.profile, capabilities)
-                except TranslatorError as error:
-                    fault = str(error)
-            if fault:
-                raise ValidationError({"model_capabilities": f"models {pattern!r}: {fault}"})
-
-    def check_credentials(self) -> None:
-        """Raise ValidationError for invalid ``credentials``."""
-        settings = parse_credentials(self.credentials)
+    def check_credentials(self, settings: AnySettings | None) -> None:
+        """Raise ValidationError for credentials that the row cannot have."""
         if settings is not None and self.secret:
             message = "an upstream has an api_key or credentials, not both"
             raise ValidationError({"credentials": message})
@@ -220,8 +244,10 @@ class Upstream(models.Model):
         Raises ConfigError if they are invalid or need an extra that is not installed.
         """
         try:
-            self.check_credentials()
             settings = parse_credentials(self.credentials)
+            self.check_credentials(settings)
+        except msgspec.ValidationError as error:
+            raise ConfigError(str(error)) from None
         except ValidationError as error:
             raise ConfigError(" ".join(error.messages)) from None
         if settings is not None:
@@ -262,29 +288,9 @@ class Upstream(models.Model):
         """Whether the secret is stored encrypted in the database."""
         return isinstance(self.secret, dict) and SEALED in self.secret
 
-    def _check_objects(self) -> None:
-        for field in ("capabilities", "model_capabilities", "timeouts", "extra_body"):
-            if not isinstance(found := getattr(self, field), dict):
-                raise ValidationError({field: f"an object is expected, found {found!r}"})
-
-    def _check_extra_body(self) -> None:
-        for name, why in RESERVED.items():
-            if name in self.extra_body:
-                message = f"{name!r} is {self.extra_body[name]!r}; {why}"
-                raise ValidationError({"extra_body": message})
-
     def check_secret(self) -> None:
-        """Raise ValidationError if ``secret`` is not a valid reference.
-
-        The variable or file that it names is not read.
-        """
-        if self.secret != {} and (
-            not isinstance(self.secret, dict)
-            or len(self.secret) != 1
-            or not set(self.secret) <= {"env", "file", SEALED}
-            or not all(isinstance(place, str) and place for place in self.secret.values())
-        ):
-            raise ValidationError('a secret is {"env": "NAME"} or {"file": "/path"}')
+        """Raise ValidationError if ``secret`` is not a valid reference, which is not read."""
+        SecretColumn().check_value(self.secret)
 
 
 def secret_files(upstreams: Iterable[Upstream]) -> dict[str, str]:

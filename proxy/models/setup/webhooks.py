@@ -3,7 +3,6 @@
 import base64
 import binascii
 import secrets
-from collections.abc import Iterator
 from typing import Final
 
 from django.core.exceptions import ValidationError
@@ -14,8 +13,9 @@ from proxy.encryption.upstream_secrets import decrypt_secret, encrypt_secret
 from proxy.secrets import ConfigError, Secret, resolve
 from proxy.url_hosts import host_error, is_private
 
+from .columns import A_SECRET, SEALED, SecretColumn, TypedJSON
 from .keys import Team
-from .upstreams import SEALED, split_url
+from .upstreams import split_url
 
 MAX_WEBHOOKS: Final = 100
 """Maximum rows. Each webhook may occupy one sending thread while its receiver does not respond."""
@@ -44,6 +44,31 @@ TEST_EVENT: Final = "webhook.test"
 """The type of the event that a user sends to one webhook to test it."""
 
 
+def check_url(url: str) -> None:
+    """Raise ValidationError for a URL to which the gateway sends nothing.
+
+    As for upstreams, plain http is permitted only for this machine, private networks and
+    single-label host names. Addresses of cloud metadata services are never permitted, because the
+    log of deliveries shows the start of the response.
+    """
+    parts, host = split_url(url)
+    if "@" in parts.netloc:  # this check is the first, because the other messages contain the URL
+        raise ValidationError("the URL cannot contain a user or password")
+    if parts.scheme not in {"http", "https"} or not host or url != url.strip() or "#" in url:
+        raise ValidationError(f"{url!r} must look like https://host/path")
+    if error := host_error(host):
+        raise ValidationError(error)
+    if parts.scheme == "http" and not is_private(host):
+        raise ValidationError(f"{url!r} would send events unencrypted to a public host; use https")
+
+
+def check_events(events: list[str]) -> None:
+    for place, event in enumerate(events):
+        if event not in EventType.values:
+            known = ", ".join(EventType.values)
+            raise ValidationError(f"[{place}]: unknown event {event[:60]!r}; known: {known}")
+
+
 class Webhook(models.Model):
     """A URL that receives signed events of one team, or of all teams and upstreams.
 
@@ -54,10 +79,11 @@ class Webhook(models.Model):
     name = models.SlugField(max_length=64, unique=True)
     # null: the events of all teams, and those of upstreams, which belong to no team
     team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE)
-    url = models.CharField(max_length=500)
-    events = models.JSONField(default=list, blank=True)  # event types; empty: all of them
-    secret = models.JSONField(default=dict, blank=True)
-    previous_secret = models.JSONField(default=dict, blank=True)
+    url = models.CharField(max_length=500, validators=[check_url])
+    # event types; empty: all of them
+    events = TypedJSON(list[str], checks=(check_events,), default=list)
+    secret = SecretColumn()
+    previous_secret = SecretColumn()
     # When the previous secret stops to sign; null: it signs until it is removed.
     previous_until = models.DateTimeField(null=True, blank=True, editable=False)
     enabled = models.BooleanField(default=True)
@@ -71,31 +97,11 @@ class Webhook(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Raise ValidationError for the invalid fields, or if there are too many webhooks."""
+        """Raise ValidationError without a secret, or if there are too many webhooks."""
         if self.pk is None and type(self).objects.count() >= MAX_WEBHOOKS:
             raise ValidationError(f"there are {MAX_WEBHOOKS} webhooks; delete one first")
-        errors: dict[str, list[str]] = {}
-        for field, message in self.field_errors():
-            errors.setdefault(field, []).append(message)
-        if errors:
-            raise ValidationError(errors)
-
-    def field_errors(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of each invalid field, with an error message."""
-        if message := url_error(self.url):
-            yield "url", message
-        known = ", ".join(EventType.values)
-        if not isinstance(self.events, list):
-            yield "events", f"events is a list of {known}"
-        else:
-            for event in self.events:
-                if event not in EventType.values:
-                    yield "events", f"unknown event {str(event)[:60]!r}; known: {known}"
-        for field in ("secret", "previous_secret"):
-            if not _is_reference(getattr(self, field)):
-                yield field, 'a secret is {"env": "NAME"} or {"file": "/path"}'
         if not self.secret:
-            yield "secret", 'a webhook needs a secret: {"env": "NAME"} or {"file": "/path"}'
+            raise ValidationError({"secret": f"a webhook needs one: {A_SECRET}"})
 
     def wants(self, event: str) -> bool:
         return not self.events or event in self.events
@@ -134,36 +140,6 @@ def signing_key(secret: str) -> bytes:
             f"{MAX_SECRET_BYTES} bytes"
         )
     return key
-
-
-def url_error(url: str) -> str:
-    """Return why the gateway sends nothing to this URL; empty if it may.
-
-    As for upstreams, plain http is permitted only for this machine, private networks and
-    single-label host names. Addresses of cloud metadata services are never permitted, because the
-    log of deliveries shows the start of the response.
-    """
-    parts, host = split_url(url)
-    if "@" in parts.netloc:  # this check is the first, because the other messages contain the URL
-        return "the URL cannot contain a user or password"
-    if parts.scheme not in {"http", "https"} or not host or url != url.strip() or "#" in url:
-        return f"{url!r} must look like https://host/path"
-    if error := host_error(host):
-        return error
-    if parts.scheme == "http" and not is_private(host):
-        return f"{url!r} would send events unencrypted to a public host; use https"
-    return ""
-
-
-def _is_reference(stored: object) -> bool:
-    """Whether the value is empty or names one place of a secret. The place is not read."""
-    if not isinstance(stored, dict):
-        return False
-    return not stored or (
-        len(stored) == 1
-        and set(stored) <= {"env", "file", SEALED}
-        and all(isinstance(place, str) and place for place in stored.values())
-    )
 
 
 def _read(reference: dict[str, str]) -> Secret:

@@ -11,13 +11,14 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 
 from proxy.models import ApiKey, SavedReport, Team
+from proxy.models.setup.columns import check_storable
 from proxy.permissions.row_permissions import visible_saved_reports
 from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.query_parameters import Choice, ReportParameters
 from proxy.reports.core.references import Reference, Row, reference_of
 from proxy.reports.core.rendering import LINE_FORMATS
 from proxy.reports.setup.base_serializers import ConfigSerializer
-from proxy.reports.setup.fields import Linked, ObjectColumn
+from proxy.reports.setup.fields import Linked, TypedValue
 from proxy.reports.setup.viewsets import ConfigViewSet
 
 from .reports import REPORTS, as_query, query_error
@@ -28,8 +29,9 @@ class SavedReportSerializer(ConfigSerializer):
 
     id = serializers.CharField(source="name", read_only=True)
     report = Choice(choices=list(REPORTS))
-    query = ObjectColumn(
+    query = TypedValue(
         required=False,
+        validators=[check_storable],
         help_text="The parameters of the report, as in its URL; several values as a list. "
         "`month` can be `this` or `last`.",
     )

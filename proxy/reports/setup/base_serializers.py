@@ -8,17 +8,18 @@ admin's forms use the same two.
 import copy
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.core.exceptions import ValidationError as ModelInvalid
 from django.db import models
 from rest_framework import serializers
 
+from proxy.models.setup.columns import TypedJSON
 from proxy.permissions.write_permissions import ADD, CHANGE, faults
 from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.query_parameters import Choice, Number
 
-from .fields import ObjectColumn
+from .fields import TypedValue
 
 
 class StrictSerializer(serializers.ModelSerializer[Any]):
@@ -28,18 +29,36 @@ class StrictSerializer(serializers.ModelSerializer[Any]):
     serializer_field_mapping: ClassVar = {
         **serializers.ModelSerializer.serializer_field_mapping,
         models.PositiveIntegerField: Number,
-        models.JSONField: ObjectColumn,
+        TypedJSON: TypedValue,
     }
 
+    def build_standard_field(self, field_name: str, model_field: Any) -> Any:
+        field, kwargs = super().build_standard_field(field_name, model_field)
+        if isinstance(model_field, TypedJSON):
+            kwargs["kind"] = model_field.kind
+        return field, kwargs
+
     def to_internal_value(self, data: Any) -> Any:
+        found: dict[Any, Any] = {}
+        try:
+            values = super().to_internal_value(data)
+        except serializers.ValidationError as error:
+            found = cast("dict[Any, Any]", error.detail)
         if isinstance(data, dict):
-            known = sorted(name for name, field in self.fields.items() if not field.read_only)
-            for name in data:
-                if name not in known:
-                    close = difflib.get_close_matches(str(name)[:60], known, 1)
-                    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-                    raise serializers.ValidationError({str(name)[:60]: f"unknown field; {hint}"})
-        return super().to_internal_value(data)
+            found |= self.mistakes(data)
+        if found:
+            raise serializers.ValidationError(found)
+        return values
+
+    def mistakes(self, data: Mapping[str, Any]) -> dict[Any, Any]:
+        """Return the errors that DRF does not find: names of unknown fields."""
+        known = sorted(name for name, field in self.fields.items() if not field.read_only)
+        found = {}
+        for name in (str(name)[:60] for name in data if name not in known):
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            found[name] = [f"unknown field; {hint}"]
+        return found
 
 
 class ConfigSerializer(StrictSerializer):

@@ -1,15 +1,12 @@
 """Serializer fields for relations and JSON columns of the configuration's rows."""
 
-import json
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Final, cast
 
+import msgspec
 from django.db.models import QuerySet
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from proxy.models import Scope
-from proxy.models.setup import json_field_types
 from proxy.permissions.write_permissions import choices
 from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.references import (
@@ -21,48 +18,8 @@ from proxy.reports.core.references import (
     reference_schema,
 )
 
-MAX_ITEMS: Final = 200  # maximum entries of a list
-NAMES: Final = {"type": "array", "items": {"type": "string", "maxLength": 200}}
-MODEL_LIMITS: Final = {
-    "type": "object",
-    "properties": {
-        name: {"type": "integer", "minimum": 1} for name in ("rpm", "tpm", "concurrency")
-    },
-}
-LIMITS: Final = {
-    "type": "object",
-    "properties": {
-        **MODEL_LIMITS["properties"],  # type: ignore[dict-item]  # a JSON schema
-        "models": {
-            "type": "object",
-            "description": "Further limits by a model's name or glob, at most 50.",
-            "additionalProperties": MODEL_LIMITS,
-        },
-    },
-}
-MEMBER_KEYS: Final = {
-    "type": "object",
-    "properties": {
-        "count": {"type": "integer", "minimum": 1},
-        "days": {"type": "integer", "minimum": 1},
-        "scopes": {
-            "type": "array",
-            "items": {"type": "string", "enum": list(get_args(json_field_types.MemberScope))},
-        },
-        "models": NAMES,
-    },
-}
-OPTIONS: Final = {
-    "type": "object",
-    "properties": {
-        "strict": {"type": "boolean"},
-        "events": {
-            "type": "array",
-            "items": {"type": "string", "enum": list(get_args(json_field_types.Extra))},
-        },
-        "store": {"type": "string", "enum": [json_field_types.METADATA_ONLY]},
-    },
-}
+MAX_ITEMS: Final = 200
+"""Maximum entries of a list in a body."""
 
 
 class Linked(serializers.SlugRelatedField[Any]):
@@ -131,50 +88,39 @@ class RelatedNames(serializers.ListField):
         return sorted(super().to_representation(data.all()))
 
 
-class JsonColumn(serializers.JSONField):
-    """The value of a JSON column, as both SQLite and PostgreSQL can store it.
+class TypedValue(serializers.JSONField):
+    """The value of a ``TypedJSON`` column. The column's validator checks it.
 
-    The model's ``clean`` checks its type; a stored value of another type is shown as it is.
+    A stored value of another type is shown as it is.
     """
 
+    def __init__(self, *, kind: Any = dict[str, Any], **kwargs: Any) -> None:
+        self.kind = kind
+        super().__init__(**kwargs)
+
     def to_internal_value(self, data: Any) -> Any:
-        try:
-            encoded = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
-            # The value contains an infinity or an unpaired surrogate, or it is nested too deep.
-            encoded = b"\\u0000"
-        if b"\\u0000" in encoded:
-            raise serializers.ValidationError("it contains values that a database cannot store")
         if isinstance(data, list) and len(data) > MAX_ITEMS:
             raise serializers.ValidationError(f"at most {MAX_ITEMS} entries")
         return data
 
 
-@extend_schema_field(NAMES)
-class NamesColumn(JsonColumn):
-    """A JSON column with a list of names."""
+class TypedValueSchema(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]  # the library has no types
+    """Describe the values of a column for drf-spectacular by the type that the column declares."""
 
+    target_class = "proxy.reports.setup.fields.TypedValue"
 
-@extend_schema_field({**NAMES, "items": {"type": "string", "enum": list(Scope.values)}})
-class ScopesColumn(JsonColumn):
-    """The JSON column with the scopes of a key."""
+    def map_serializer_field(self, auto_schema: Any, direction: str) -> dict[str, Any]:
+        (schema,), defs = msgspec.json.schema_components(
+            [self.target.kind], schema_hook=lambda _: {"type": "string"}
+        )
 
+        def inlined(part: Any) -> Any:
+            if isinstance(part, list):
+                return [inlined(each) for each in part]
+            if not isinstance(part, dict):
+                return part
+            if "$ref" in part:
+                return inlined(defs[part["$ref"].rpartition("/")[2]])
+            return {name: inlined(each) for name, each in part.items() if name != "default"}
 
-@extend_schema_field(LIMITS)
-class LimitsColumn(JsonColumn):
-    """The JSON column with the limits of a key or a team."""
-
-
-@extend_schema_field(OPTIONS)
-class OptionsColumn(JsonColumn):
-    """The JSON column with the options of a key."""
-
-
-@extend_schema_field(MEMBER_KEYS)
-class MemberKeysColumn(JsonColumn):
-    """The JSON column with the limits of the keys that members make."""
-
-
-@extend_schema_field({"type": "object", "additionalProperties": True})
-class ObjectColumn(JsonColumn):
-    """A JSON column with an object of any keys."""
+        return cast("dict[str, Any]", inlined(schema))

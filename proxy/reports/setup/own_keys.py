@@ -21,7 +21,7 @@ from rest_framework.response import Response
 from proxy.decode_errors import MANAGED
 from proxy.key_issuing import issue_own_key, rotate_key
 from proxy.models import ApiKey, Scope, Team
-from proxy.permissions.member_keys import allowed_count, working_keys
+from proxy.permissions.member_keys import member_limits, working_keys
 from proxy.permissions.write_permissions import may_rotate, own_key_teams
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import Conflict
@@ -158,7 +158,7 @@ class OwnKeysView(OwnKeysBase):
             {
                 "team": reference_of(team),
                 "member_keys": team.member_keys,
-                "left": max(0, allowed_count(team) - working_keys(team, request.user)),
+                "left": max(0, member_limits(team).count - working_keys(team, request.user)),
             }
             for team in own_key_teams(request.user)
         ]

@@ -8,6 +8,7 @@ from rest_framework import serializers
 
 from proxy.ledger.maintenance.export import key_id
 from proxy.models import ApiKey, Budget, Price, Route, RouteTarget, Scope, Team, Upstream
+from proxy.models.setup.columns import A_SECRET, SEALED, settings_of
 from proxy.models.setup.keys import secret_columns
 from proxy.models.setup.prices import DIMENSIONS
 from proxy.permissions.team_grants import granted_teams
@@ -18,19 +19,7 @@ from proxy.reports.usage.budgets import state_of
 from proxy.secrets import new_secret
 
 from .base_serializers import ConfigSerializer, StrictSerializer
-from .fields import (
-    MAX_ITEMS,
-    LimitsColumn,
-    Linked,
-    LinkedKey,
-    MemberKeysColumn,
-    Named,
-    NamesColumn,
-    ObjectColumn,
-    OptionsColumn,
-    RelatedNames,
-    ScopesColumn,
-)
+from .fields import MAX_ITEMS, Linked, LinkedKey, Named, RelatedNames
 
 ID_IS_NAME: Final = "The id in paths, filters and bodies: the name."
 
@@ -48,11 +37,6 @@ class KeySerializer(ConfigSerializer):
     user = Linked(
         slug_field="username", queryset=User.objects.all(), required=False, allow_null=True
     )
-    scopes = ScopesColumn(default=messages_only, help_text="What the key may do.")
-    models_allowed = NamesColumn(required=False, help_text="Globs; empty: every model of the team.")
-    limits = LimitsColumn(required=False)
-    ip_allow = NamesColumn(required=False, help_text="Allowed client networks; empty: all.")
-    options = OptionsColumn(required=False)
     created_at = serializers.DateTimeField(source="created", read_only=True)
     expires_at = serializers.DateTimeField(source="expires", required=False, allow_null=True)
     revoked_at = serializers.DateTimeField(source="revoked", read_only=True, allow_null=True)
@@ -72,6 +56,7 @@ class KeySerializer(ConfigSerializer):
         read_only_fields = ("prefix", "managed")
         validators = ()
         extra_kwargs: ClassVar = {
+            "scopes": {"default": messages_only},
             "prefix": {"help_text": "The start of the secret. The secret itself is not stored."},
             "managed": {"help_text": "True if bridge.toml declares it."},
         }
@@ -92,14 +77,6 @@ class TeamSerializer(ConfigSerializer):
     """A team with its settings."""
 
     id = serializers.CharField(source="name", read_only=True, help_text=ID_IS_NAME)
-    models_allowed = NamesColumn(
-        required=False, help_text="Globs; empty: every model that has a route."
-    )
-    limits = LimitsColumn(required=False)
-    member_keys = MemberKeysColumn(
-        required=False,
-        help_text="Limits of the keys that members make; without a count, they make none.",
-    )
     created_at = serializers.DateTimeField(source="created", read_only=True)
 
     class Meta:
@@ -160,25 +137,14 @@ class TargetSerializer(StrictSerializer):
 
     upstream = Linked(slug_field="name", queryset=Upstream.objects.all())
     weight = Number(min_value=0, max_value=1_000_000, default=1)
-    when = ObjectColumn(
-        default=dict,
-        help_text="The requests for which the target is used: min_input_tokens, "
-        "max_input_tokens, client, headers.",
-    )
 
     class Meta:
         model = RouteTarget
         fields = ("upstream", "model", "weight", "when")
         extra_kwargs: ClassVar = {
-            "model": {"default": "", "help_text": "Empty: the model name of the request."}
+            "model": {"default": "", "help_text": "Empty: the model name of the request."},
+            "when": {"default": dict},
         }
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        try:
-            RouteTarget(**attrs).full_clean(exclude=["route", "position"])
-        except ModelInvalid as error:
-            raise serializers.ValidationError(error.message_dict) from None
-        return attrs
 
 
 class RouteSerializer(ConfigSerializer):
@@ -224,22 +190,9 @@ class UpstreamSerializer(ConfigSerializer):
         max_length=4096,
         help_text="Stored encrypted for this base URL and never returned.",
     )
-    api_key_from = ObjectColumn(
-        source="secret",
-        write_only=True,
-        required=False,
-        help_text='{"env": "NAME"} or {"file": "/path"}',
-    )
-    credentials = ObjectColumn(
-        write_only=True,
-        required=False,
-        help_text='How to fetch a key that expires, such as {"kind": "aws"}; a command only in '
-        "bridge.toml.",
-    )
     credentials_kind = serializers.SerializerMethodField(
         help_text="How a key that expires is fetched: aws, google, azure or command; else null."
     )
-    extra_body = ObjectColumn(write_only=True, required=False)
     has_secret = serializers.SerializerMethodField(
         help_text="Whether an API key is set. Neither the key nor its location is shown."
     )
@@ -247,20 +200,15 @@ class UpstreamSerializer(ConfigSerializer):
     class Meta:
         model = Upstream
         fields = (
-            "id", "name", "dialect", "base_url", "api_key", "api_key_from", "credentials",
-            "credentials_kind", "api_version", "profile", "capabilities", "model_capabilities",
-            "timeouts", "extra_body",
-            "has_secret", "when_client_leaves", "connection_reuse", "connection", "allow_http",
-            "enabled", "managed",
+            "id", *settings_of(Upstream, "secret"), "api_key", "api_key_from", "has_secret",
+            "credentials_kind", "managed",
         )  # fmt: skip
         read_only_fields = ("managed",)
         extra_kwargs: ClassVar = {
             "name": {"validators": []},
-            "when_client_leaves": {"help_text": "abort, or drain: read the response to its end"},
-            "connection_reuse": {"help_text": "shared, key or never"},
-            "connection": {"help_text": "proxy, TLS files and headers"},
-            "model_capabilities": {"help_text": "capabilities by model name or glob"},
-            "api_version": {"help_text": "Of Azure OpenAI; else empty."},
+            "api_key_from": {"source": "secret", "write_only": True},
+            "credentials": {"write_only": True},
+            "extra_body": {"write_only": True},
         }
 
     def get_has_secret(self, upstream: Upstream) -> bool:
@@ -271,9 +219,8 @@ class UpstreamSerializer(ConfigSerializer):
         return None if kind is None else str(kind)
 
     def validate_api_key_from(self, value: Any) -> Any:
-        if isinstance(value, dict) and not set(value) <= {"env", "file"}:
-            name = min(set(value) - {"env", "file"})
-            raise serializers.ValidationError({str(name)[:60]: "unknown field; known: env, file"})
+        if SEALED in value:
+            raise serializers.ValidationError(A_SECRET)
         return value
 
     def complete(self, row: Upstream, attrs: dict[str, Any]) -> None:
@@ -310,13 +257,8 @@ class BudgetSerializer(ConfigSerializer):
 
     id = serializers.CharField(read_only=True)
     owner = serializers.CharField(read_only=True, help_text="team:name, key:team/name or user:name")
-    models_covered = NamesColumn(
-        required=False, help_text="Globs of the models whose requests count; empty: all models."
-    )
-    tz = serializers.CharField(source="zone", max_length=64, required=False)
     starting_at = serializers.DateTimeField(read_only=True)
     resets_at = serializers.DateTimeField(read_only=True)
-    limit_usd = serializers.DecimalField(source="usd", max_digits=14, decimal_places=6, min_value=0)
     spent_usd = serializers.CharField(
         read_only=True,
         help_text="Settled requests only. A lower bound if some requests have no price.",
@@ -341,6 +283,7 @@ class BudgetSerializer(ConfigSerializer):
             "team", "key", "user", "managed",
         )  # fmt: skip
         read_only_fields = ("managed",)
+        extra_kwargs: ClassVar = {"tz": {"source": "zone"}, "limit_usd": {"source": "usd"}}
 
     def to_representation(self, instance: Budget) -> dict[str, Any]:
         return {

@@ -116,8 +116,15 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
         return self.get_paginated_response(expand_rows(request, page, self.query.get("expand", ())))
 
     @idempotent
+    @sensitive_variables()
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return super().create(request, *args, **kwargs)
+        """Create a row. Only this response has the row's secret, if it has one."""
+        serializer: Any = self.get_serializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        self.write(serializer)
+        secret = getattr(serializer, "new_secret", None)
+        body = serializer.data if secret is None else {**serializer.data, "secret": str(secret)}
+        return Response(body, status=status.HTTP_201_CREATED)
 
     @idempotent
     def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -140,9 +147,6 @@ class ConfigViewSet(ReportView, ModelViewSet[Any]):
         if final.status_code == status.HTTP_201_CREATED:
             final["Cache-Control"] = "no-store"
         return final
-
-    def perform_create(self, serializer: "serializers.BaseSerializer[Any]") -> None:
-        self.write(serializer)
 
     def perform_update(self, serializer: "serializers.BaseSerializer[Any]") -> None:
         self.write(serializer)
@@ -217,15 +221,6 @@ class KeyViewSet(ConfigViewSet):
 
     def lookup_value(self, name: Any) -> Any:
         return parse_key_id(name)
-
-    @idempotent
-    @sensitive_variables()
-    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        serializer: Any = self.get_serializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        self.perform_create(serializer)
-        body = {**serializer.data, "secret": str(serializer.new_secret)}
-        return Response(body, status=status.HTTP_201_CREATED)
 
     @idempotent
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -20,7 +20,7 @@ from proxy.reports.core.permissions import caller_of
 from proxy.reports.core.references import Reference, Row
 
 from .base_serializers import ConfigSerializer, StrictSerializer
-from .fields import Linked, NamesColumn
+from .fields import Linked
 from .viewsets import ConfigViewSet
 
 
@@ -34,16 +34,15 @@ class WebhookSerializer(ConfigSerializer):
         allow_null=True,
         help_text="The team whose events it gets; null: the events of all teams and upstreams.",
     )
-    events = NamesColumn(
-        required=False,
-        help_text=f"Event types; empty: all. Known: {', '.join(EventType.values)}.",
-    )
     created_at = serializers.DateTimeField(source="created", read_only=True)
 
     class Meta:
         model = Webhook
         fields = ("id", "name", "team", "url", "events", "enabled", "managed", "created_at")
         read_only_fields = ("managed",)
+        extra_kwargs: ClassVar = {
+            "events": {"help_text": f"Empty: all. Known: {', '.join(EventType.values)}."}
+        }
 
     def complete(self, row: Webhook, attrs: dict[str, Any]) -> None:
         """Give a new webhook its secret, which only the response to this request contains."""
@@ -78,14 +77,6 @@ class WebhookViewSet(ConfigViewSet):
     def get_queryset(self) -> "QuerySet[Webhook]":
         return visible_webhooks(self.reader)
 
-    @idempotent
-    @sensitive_variables()
-    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        serializer: Any = self.get_serializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        self.perform_create(serializer)
-        return self._with_secret(serializer.instance, serializer.new_secret)
-
     @extend_schema("webhook_rotate", request=None, responses={201: WebhookWithSecret})
     @action(detail=True, methods=["post"])
     @idempotent
@@ -93,9 +84,7 @@ class WebhookViewSet(ConfigViewSet):
     def rotate(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Issue a new secret. For 24 hours events are signed with the old secret too."""
         webhook = self.get_object()
-        return self._with_secret(webhook, rotate_secret(webhook))
-
-    def _with_secret(self, webhook: Webhook, secret: str) -> Response:
+        secret = rotate_secret(webhook)
         body = {**self.get_serializer(webhook).data, "secret": str(secret)}
         return Response(body, status=status.HTTP_201_CREATED)
 

@@ -17,8 +17,8 @@ from proxy.encryption.upstream_secrets import encrypt_secret
 from proxy.gateway.snapshot import config_cache
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.models import Budget, DrainWatermark, Price, Route, RouteTarget, Upstream
+from proxy.models.setup.columns import SEALED
 from proxy.models.setup.config_row_validation import SKIPPED
-from proxy.models.setup.upstreams import SEALED
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
 from tests.fakes.clock import Clock
 

@@ -11,7 +11,17 @@ from proxy.bootstrap import first_start
 from proxy.config.apply import apply
 from proxy.config.dump import export
 from proxy.config.load import read, starter_prices
-from proxy.models import ApiKey, Budget, Price, Revision, Route, RouteTarget, Team, Upstream
+from proxy.models import (
+    ApiKey,
+    AuditEntry,
+    Budget,
+    Price,
+    Revision,
+    Route,
+    RouteTarget,
+    Team,
+    Upstream,
+)
 from proxy.secrets import ConfigError, digest_of
 
 from .conftest import SECRET
@@ -375,3 +385,29 @@ def test_an_export_has_no_starter_prices_unless_they_were_changed_or_all_are_req
     assert exported.count(changed.model) == 1
     assert len(exported) == toml.count("[[prices]]") + 1
     assert len(everything) == toml.count("[[prices]]") + len(starter_prices())
+
+
+def test_a_large_file_is_compared_and_written_in_bulk(django_assert_max_num_queries):
+    """The queries do not grow with the file, and a file without a change writes nothing."""
+    rows = "".join(
+        f'[[teams]]\nname = "t{n}"\nlimits = {{ rpm = {n + 1} }}\n'
+        f'[[keys]]\nteam = "t{n}"\nname = "k"\n'
+        for n in range(100)
+    )
+    upstream = '[[upstreams]]\nname = "u"\ndialect = "chat"\nbase_url = "http://vllm:8000/v1"\n'
+    routes = "".join(
+        f'[[routes]]\nmodel = "m{n}"\ntargets = [{{ upstream = "u" }}]\n' for n in range(100)
+    )
+    with django_assert_max_num_queries(60):
+        assert len(lines(rows + upstream + routes)) == 401
+
+    with django_assert_max_num_queries(20) as unchanged:
+        assert lines(rows + upstream + routes) == []
+    with django_assert_max_num_queries(60):
+        assert len(lines(rows.replace("{ rpm = ", "{ tpm = ") + upstream + routes)) == 100
+    with django_assert_max_num_queries(60):
+        assert len(lines(rows + upstream)) == 200
+
+    assert {query["sql"].split()[0] for query in unchanged} <= {"SELECT", "SAVEPOINT", "RELEASE"}
+    assert AuditEntry.objects.filter(model="team", action="add").count() == 100
+    assert AuditEntry.objects.filter(model="route", action="delete").count() == 100

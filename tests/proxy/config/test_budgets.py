@@ -94,7 +94,7 @@ def test_two_budgets_for_the_same_models_are_an_error():
 @for_each("value", [[1], [""], "claude-*", ["x" * 201], ["a"] * 101])
 def test_models_are_a_list_of_names(value):
     with pytest.raises(ValidationError):
-        Budget(usd=5, models_covered=value).clean()
+        Budget(usd=5, models_covered=value).clean_fields()
 
 
 @pytest.mark.django_db
@@ -106,9 +106,9 @@ def test_an_invalid_recipient_rejects_the_whole_file():
 
 
 @for_each("value", [[1], [None], [["ada@example.com"]], "ada@example.com"])
-def test_a_form_rejects_anything_but_a_list_of_addresses(value):
+def test_a_row_rejects_anything_but_a_list_of_addresses(value):
     with pytest.raises(ValidationError):
-        Budget(usd=5, emails=value).clean()
+        Budget(usd=5, emails=value).clean_fields()
 
 
 ALL_OWNERS = """

@@ -269,7 +269,7 @@ class TestK04:
         [
             ({"capabilities_0": '{"no_such": true}'}, "no_such"),
             ({"timeouts_0": "soon"}, "Connect, seconds: a number, or empty"),
-            ({"timeouts_3": "-1"}, "timeout &#x27;total_s&#x27; is -1; seconds are expected"),
+            ({"timeouts_3": "-1"}, "total_s: Expected float &gt; 0.0, found -1"),
             ({"profile": "gopher"}, "gopher"),
         ],
     )
@@ -358,7 +358,7 @@ class TestExtraBody:
     @pytest.mark.parametrize(
         ("field", "message"),
         [
-            ("capabilities_0", "an object is expected, found [1]"),
+            ("capabilities_0", "Expected object, got array"),
             ("extra_body", "&#x27;[1]&#x27;: expected name = value"),
         ],
     )

@@ -3,10 +3,10 @@
 import pytest
 from django.core.exceptions import ValidationError
 
+from proxy.models import Upstream
 from proxy.models.setup.upstream_connection import (
     DIRECT,
     HttpProxy,
-    check_connection,
     resolve_connection,
     secret_files_in,
     token_transport,
@@ -52,7 +52,9 @@ def no_proxy_in_the_environment(monkeypatch):
 )
 def test_a_wrong_setting_is_rejected_and_named(stored, message):
     with pytest.raises(ValidationError) as rejected:
-        check_connection(stored)
+        Upstream(connection=stored).clean_fields(
+            {field.name for field in Upstream._meta.fields} - {"connection"}
+        )
 
     assert message in " ".join(rejected.value.messages)
     assert "user:secret" not in " ".join(rejected.value.messages)

@@ -6,7 +6,7 @@ from proxy.bootstrap.env_check import check_environment
 from proxy.config import apply, dump, load
 from proxy.config.used_upstreams import reencrypt_secrets
 from proxy.models import Team, Webhook
-from proxy.models.setup.upstreams import SEALED
+from proxy.models.setup.columns import SEALED
 from proxy.secrets import ConfigError
 from tests.for_each import for_each
 

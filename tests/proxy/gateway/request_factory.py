@@ -10,8 +10,9 @@ from proxy.gateway.request.attempts import AttemptRecord
 from proxy.gateway.request.request import Request
 from proxy.gateway.snapshot.config_snapshot import NO_LIMITS, Caller, ModelAllowList, TeamEntry
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer
+from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.ledger.recorder import Recorder
+from proxy.models.setup.columns import Timeouts
 from translator.capabilities import profile_with
 from translator.dialect import ResponseContext, UpstreamError
 

@@ -295,7 +295,7 @@ def test_an_example_configuration_can_be_applied(name, monkeypatch):
 
     file = read_file(DEPLOY / name)
 
-    assert [route.model for route in file.routes] == ["claude-*"]
+    assert [route["model"] for route in file.routes] == ["claude-*"]
 
 
 class Locked(NamedTuple):

@@ -28,7 +28,7 @@ from proxy.gateway.snapshot.config_snapshot import (
     directory,
 )
 from proxy.gateway.snapshot.dialects import DIALECTS
-from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer
+from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.gateway.upstream import client as calling
 from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import JournalReader
@@ -37,6 +37,7 @@ from proxy.ledger.posting import orphans
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, group_records
 from proxy.ledger.recorder import recorder
 from proxy.live.running_requests import RUNNING
+from proxy.models.setup.columns import Timeouts
 from proxy.secrets import digest_of
 from translator.capabilities import PROFILES
 

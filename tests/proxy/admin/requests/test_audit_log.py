@@ -7,6 +7,7 @@ import json
 import pytest
 from django.core.management import call_command
 
+from proxy.audit_log.rows import change_lines
 from proxy.models import ApiKey, AuditEntry, Team, Webhook
 from proxy.permissions.roles import AUDITOR, MEMBER
 from tests.proxy.admin import factories
@@ -154,3 +155,13 @@ def test_the_object_history_button_leads_to_the_log(root):
 
     assert answer.redirect_chain == [(f"{LOG}?model=team&object={team.pk}", 302)]
     assert "Added" in answer.content.decode()
+
+
+def test_a_change_names_the_setting_within_its_column():
+    limits = {"before": {"rpm": 60, "concurrency": 5}, "after": {"rpm": 61, "tpm": 9}}
+    entry = AuditEntry(changes={"limits": limits, "secret": {"changed": True}})
+
+    assert change_lines(entry) == [
+        "limits.rpm: 60 → 61", "limits.concurrency: removed 5", "limits.tpm: → 9",
+        "secret: changed",
+    ]  # fmt: skip

@@ -43,7 +43,7 @@ def test_form_fields_are_stored_as_json(root):
     typed = {
         "limits_0": "60", "limits_2": "5", "models_allowed": " claude-*\r\n\r\ngpt-5.2 ",
         "ip_allow": "10.0.0.0/8\n2001:db8::/32",
-        "options_0": "true", "options_1": "metadata,blocks", "options_2": "metadata",
+        "options_0": "yes", "options_1": "metadata,blocks", "options_2": "metadata",
     }  # fmt: skip
     assert "secret" in root.post(f"{URL}add/", form(factories.team(), **typed)).context
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.admin.setup.form_fields.condition_fields import conditions_text
+from proxy.admin.setup.route_admin import conditions_text
 from proxy.models import Route, RouteTarget, Upstream
 
 pytestmark = pytest.mark.django_db

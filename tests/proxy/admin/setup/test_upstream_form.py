@@ -9,18 +9,15 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils.html import escape
 
-from proxy.admin.setup.form_fields import pending_secret
-from proxy.admin.setup.form_fields.upstream_fields import (
-    CAPABILITIES,
-    AssignmentsField,
-    AssignmentsInput,
-    CapabilitiesField,
-    SecretPlaceField,
-    TimeoutsField,
-)
+from proxy.admin.core.json_column_field import AssignmentsField, AssignmentsInput
+from proxy.admin.core.typed_fields import StructField
+from proxy.admin.setup import pending_secret
+from proxy.admin.setup.upstream_form import CapabilitiesField, SecretPlaceField
 from proxy.models import AuditEntry, Upstream
+from proxy.models.setup.columns import Timeouts
 from translator.capabilities import PROFILES
 
+CAPABILITIES = [part.name for part in CapabilitiesField().parts]
 pytestmark = pytest.mark.django_db
 URL = "/admin/proxy/upstream/add/"
 SECRET = "sk-typed-secret-0123456789"
@@ -34,7 +31,7 @@ def form(**changes):
 
 
 def part_of(name):
-    return f"capabilities_{list(CAPABILITIES).index(name)}"
+    return f"capabilities_{CAPABILITIES.index(name)}"
 
 
 def token_in(page):
@@ -80,7 +77,7 @@ def test_the_form_offers_every_profile_and_capability(root):
 
 
 VALUES = (
-    (TimeoutsField(required=False), {"connect_s": 5, "total_s": 0.25}),
+    (StructField(Timeouts), {"connect_s": 5, "total_s": 0.25}),
     (SecretPlaceField(required=False), {"file": "/run/secrets/x"}),
     (SecretPlaceField(required=False), {}),
     (CapabilitiesField(required=False), {"efforts": [], "thinking_switch": ""}),

@@ -77,49 +77,50 @@ def one(model, **params):
 
 
 def test_deployments_become_upstreams_with_keys_by_reference(file):
-    found = {each.name: each for each in file.upstreams}
+    found = {each["name"]: each for each in file.upstreams}
 
     assert set(found) == {"openai", "azure", "hosted-vllm", "anthropic"}
-    assert (found["openai"].dialect, found["openai"].profile) == ("responses", "openai")
-    assert found["openai"].api_key.stored == {"env": "OPENAI_API_KEY"}
-    assert found["openai"].timeouts.total_s == 600
-    assert found["azure"].base_url == "https://corp.openai.azure.com/openai/v1"
-    assert found["hosted-vllm"].profile == "vllm"
-    assert found["hosted-vllm"].api_key is None
-    assert found["anthropic"].api_key.stored == {"env": "ANTHROPIC_API_KEY"}
+    assert (found["openai"]["dialect"], found["openai"]["profile"]) == ("responses", "openai")
+    assert found["openai"]["secret"] == {"env": "OPENAI_API_KEY"}
+    assert found["openai"]["timeouts"] == {"total_s": 600}
+    assert found["azure"]["base_url"] == "https://corp.openai.azure.com/openai/v1"
+    assert found["hosted-vllm"]["profile"] == "vllm"
+    assert found["hosted-vllm"]["secret"] == {}
+    assert found["anthropic"]["secret"] == {"env": "ANTHROPIC_API_KEY"}
 
 
 def test_deployments_of_one_name_share_a_route_with_fallbacks_of_weight_0(file):
-    routes = {route.model: route.targets for route in file.routes}
+    routes = {route["model"]: route["targets"] for route in file.routes}
 
     assert list(routes) == ["claude-sonnet", "local", "claude-*", "gpt-4"]
-    shown = [(each.upstream, each.model, each.weight) for each in routes["claude-sonnet"]]
+    shown = [(each["upstream"], each["model"], each["weight"]) for each in routes["claude-sonnet"]]
     assert shown == [
         ("openai", "gpt-5.2", 2),
         ("azure", "prod-gpt", 2),
         ("hosted-vllm", "qwen3", 0),
     ]
     assert routes["gpt-4"] == routes["claude-sonnet"]
-    assert routes["claude-*"][0].model == "*"
+    assert routes["claude-*"][0]["model"] == ""
 
 
 def test_costs_for_a_token_become_prices_for_a_million(file):
     (price,) = file.prices
 
-    assert (price.model, price.since) == ("gpt-5.2", TODAY)
-    assert (price.usd.input, price.usd.output) == (Decimal("1.25"), Decimal(10))
+    assert (price["model"], price["since"]) == ("gpt-5.2", TODAY)
+    assert (price["input"], price["output"]) == (Decimal("1.25"), Decimal(10))
 
 
 def test_teams_keys_and_budgets_are_converted(file):
-    teams = {team.name: team for team in file.teams}
-    keys = {key.name: key for key in file.keys}
+    teams = {team["name"]: team for team in file.teams}
+    keys = {key["name"]: key for key in file.keys}
 
-    assert (teams["platform"].budgets[0].usd, teams["platform"].budgets[0].period) == (100, "day")
-    assert teams["platform"].limits.rpm == 60
-    assert (keys["ada"].team, keys["ada"].models) == ("platform", ["claude-sonnet"])
-    assert keys["ada"].secret.stored == {"env": "BRIDGE_KEY_PLATFORM_ADA"}
-    assert keys["master"].secret.stored == {"env": "LITELLM_MASTER_KEY"}
-    assert keys["master"].scopes == ["messages", "reports", "admin"]
+    (budget,) = teams["platform"]["budgets"]
+    assert (budget["usd"], budget["period"]) == (100, "day")
+    assert teams["platform"]["limits"] == {"rpm": 60}
+    assert (keys["ada"]["team"], keys["ada"]["models_allowed"]) == ("platform", ["claude-sonnet"])
+    assert keys["ada"]["secret_reference"] == {"env": "BRIDGE_KEY_PLATFORM_ADA"}
+    assert keys["master"]["secret_reference"] == {"env": "LITELLM_MASTER_KEY"}
+    assert keys["master"]["scopes"] == ["messages", "reports", "admin"]
 
 
 def test_entries_that_were_not_converted_are_reported_by_path(imported):
@@ -164,8 +165,8 @@ def test_the_result_can_be_applied(file, monkeypatch):
 def test_the_model_name_determines_the_provider(model, params, dialect, profile, base_url):
     (upstream,) = load.read(one(model, **params).toml).upstreams
 
-    assert (upstream.dialect, upstream.profile) == (dialect, profile)
-    assert upstream.base_url == base_url
+    assert (upstream["dialect"], upstream["profile"]) == (dialect, profile)
+    assert upstream["base_url"] == base_url
 
 
 @for_each(
@@ -236,7 +237,7 @@ class TestTheCommand:
         self.run(path)
 
         out, err = capsys.readouterr()
-        assert load.read(out).routes[0].model == "a"
+        assert load.read(out).routes[0]["model"] == "a"
         assert "everything was converted" in err
 
     def test_the_report_is_available_as_json(self, config, capsys):

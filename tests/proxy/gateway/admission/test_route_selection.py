@@ -6,8 +6,9 @@ from collections import Counter
 from proxy.gateway.admission.cooldown import FIRST_S, LONGEST_S, Cooldown
 from proxy.gateway.admission.route_selection import by_health_and_weight
 from proxy.gateway.snapshot.config_snapshot import ConfigStore, ModelAllowList, RouteEntry, Snapshot
-from proxy.gateway.snapshot.targets import Target, Timeouts, UpstreamServer
+from proxy.gateway.snapshot.targets import Target, UpstreamServer
 from proxy.models import Revision
+from proxy.models.setup.columns import Timeouts
 from tests.fakes.clock import Clock
 from tests.for_each import for_each
 from translator.capabilities import Profile

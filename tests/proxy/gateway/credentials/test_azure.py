@@ -8,8 +8,8 @@ import trustme
 
 from proxy.gateway.credentials.azure import EntraToken
 from proxy.gateway.credentials.credential import CredentialError
+from proxy.models.setup.columns import SecretReference
 from proxy.models.setup.credential_types import AzureSettings
-from proxy.models.setup.json_field_types import SecretReference
 from tests.fakes.servers.cloud_identity import CloudIdentity
 
 AUTHORITY = trustme.CA()

@@ -19,8 +19,8 @@ from proxy.gateway.credentials.aws import AwsCredentials
 from proxy.gateway.credentials.azure import EntraToken
 from proxy.gateway.credentials.credential import CredentialError
 from proxy.gateway.credentials.google import GoogleToken
+from proxy.models.setup.columns import SecretReference
 from proxy.models.setup.credential_types import AwsSettings, AzureSettings, GoogleSettings
-from proxy.models.setup.json_field_types import SecretReference
 from tests.fakes.servers.cloud_identity import CloudIdentity
 from tests.fakes.servers.forward_proxies import ADDRESS, CREDENTIALS, Tinyproxy, running_tinyproxy
 

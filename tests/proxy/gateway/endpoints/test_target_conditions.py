@@ -1,9 +1,10 @@
 """The conditions of a route's targets: by estimated size, client and header."""
 
 import pytest
+from django.core.exceptions import ValidationError
 
 from proxy.models import Route, RouteTarget, Upstream
-from proxy.models.setup.json_field_types import Conditions, type_error_message
+from proxy.models.setup.columns import Conditions, check_type
 from tests.for_each import for_each
 from tests.proxy.gateway import upstream_scripts as scripts
 
@@ -27,7 +28,10 @@ MODELS = {
     ],
 )
 def test_a_wrong_condition_is_rejected_and_named(when, message):
-    assert message in type_error_message(when, Conditions)
+    with pytest.raises(ValidationError) as caught:
+        check_type(when, Conditions)
+
+    assert message in str(caught.value)
 
 
 @pytest.fixture

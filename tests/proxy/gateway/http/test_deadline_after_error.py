@@ -7,7 +7,7 @@ from typing import Any
 from proxy.gateway.endpoints.http_consumer import StreamingHttpConsumer
 from proxy.gateway.http.deadlines import CancelReason
 from proxy.gateway.http.errors import HttpError
-from proxy.gateway.snapshot.targets import Timeouts
+from proxy.models.setup.columns import Timeouts
 from tests.proxy.gateway.http_client import GatewayClient
 
 LIMIT_S = 0.05

@@ -12,7 +12,7 @@ from proxy.gateway.http.deadlines import (
     Deadlines,
     tick_interval,
 )
-from proxy.gateway.snapshot.targets import Timeouts
+from proxy.models.setup.columns import Timeouts
 from tests.for_each import for_each
 
 LONG = Timeouts(first_byte_s=60, idle_s=60, total_s=60)

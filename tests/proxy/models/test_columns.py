@@ -1,13 +1,17 @@
 """Errors in limits, models, networks and options are the same for a row and for bridge.toml."""
 
+import importlib
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
+from django.apps import apps
 from django.core.exceptions import ValidationError
+from django.db import IntegrityError, connection, transaction
 
 from proxy.config.dump import dump_table
 from proxy.config.load import read
-from proxy.models import ApiKey, Team
+from proxy.models import ApiKey, Budget, Price, Team, Upstream
 from proxy.secrets import ConfigError
 from tests.for_each import for_each
 
@@ -55,9 +59,8 @@ def test_a_row_reports_field_path_value_and_expected_type(
         setattr(row, field, value)
 
         with pytest.raises(ValidationError) as caught:
-            row.clean()
+            row.clean_fields()
 
-        assert list(caught.value.message_dict) == [field]
         assert caught.value.message_dict[field][0].startswith(expected)
 
 
@@ -83,17 +86,64 @@ def test_all_valid_fields_of_a_key_are_accepted_by_row_and_file():
     }
     table = {FILE_NAMES.get(field, field): value for field, value in rules.items()}
 
-    ApiKey(**rules).clean()
+    ApiKey(name="k", scopes=["messages"], prefix="p", **rules).clean_fields({"team"})
     (key,) = read(dump_table("keys", {"team": "t", "name": "k", **table})).keys
 
-    assert key.ip_allow == rules["ip_allow"]
-    assert key.limits.concurrency == 3
-    assert key.options.strict is False
+    assert {field: key[field] for field in rules} == rules
 
 
 def test_a_null_field_becomes_its_empty_value():
-    key = ApiKey(limits=None, models_allowed=None, ip_allow=None, options=None)
+    key = ApiKey(
+        name="k", scopes=["messages"], prefix="p",
+        limits=None, models_allowed=None, ip_allow=None, options=None,
+    )  # fmt: skip
 
-    key.clean()
+    key.clean_fields({"team"})
 
     assert (key.limits, key.models_allowed, key.ip_allow, key.options) == ({}, [], [], {})
+
+
+@pytest.mark.django_db
+@for_each(
+    ("model", "values", "column", "message"),
+    [
+        (Team, {"name": "a", "limits": {"rmp": 60}}, "limits", "unknown key 'rmp'"),
+        (
+            Upstream,
+            {"name": "b", "timeouts": {"idle_s": "x"}},
+            "timeouts",
+            "idle_s: Expected float",
+        ),
+        (Upstream, {"name": "c", "secret": {"value": "sk-inline"}}, "secret", "a secret is"),
+    ],
+)
+def test_the_upgrade_stops_at_a_wrong_value_and_names_the_row(model, values, column, message):
+    migration = importlib.import_module("proxy.migrations.0009_typed_configuration")
+    editor = SimpleNamespace(connection=connection)
+    migration.check_values(apps, editor)
+    row = model.objects.create(**values)
+
+    with pytest.raises(RuntimeError) as stopped:
+        migration.check_values(apps, editor)
+
+    text = str(stopped.value)
+    assert text.startswith(f"{model.__name__} {row.name} (id {row.pk}): {column}: {message}")
+    assert "sk-inline" not in text
+    row.delete()
+
+
+@pytest.mark.django_db
+@for_each(
+    ("model", "values"),
+    [
+        (Team, {"name": "a", "retention_days": 0}),
+        (Price, {"model": "m", "since": "2026-01-01", "input": -1, "output": 1}),
+        (Budget, {"usd": -1}),
+    ],
+)
+def test_the_database_refuses_numbers_out_of_range(model, values):
+    if model is Budget:
+        values = {**values, "team": Team.objects.create(name="owner")}
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        model.objects.create(**values)
