@@ -13,11 +13,11 @@ from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.archive import outbox
 from proxy.ledger.maintenance import archive_run, retention
-from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
+from proxy.ledger.maintenance.amendments import close_stale_rows
 from proxy.ledger.posting import journal_posting
 from proxy.ledger.posting.audit_links import Cause
 
-from . import account, archived_months, erased_users, journals, local_files, requests
+from . import account, archived_months, erased_users, local_files, requests
 from .person import MARK, Person
 
 POSTED_WITHIN_S: Final = 10.0
@@ -64,7 +64,7 @@ def count(person: Person) -> Erasure:
         transcripts=requests.transcripts_of(person).count()
         + sum(archived_months.count_transcripts(month, ids) for month, ids in archived),
         archived_requests=sum(len(ids) for _, ids in archived),
-        journal_records=journals.erase(conf.data_dir, person, only_count=True).erased,
+        journal_records=local_files.erase_journals(conf.data_dir, person, only_count=True).erased,
         audit_entries=sum(1 for _ in account.audit_entries(person)),
     )
 
@@ -102,7 +102,7 @@ def erase(
         requests.erase_sightings(person)
         for parts in retention.prune_parts(datetime.now(UTC)):
             advance("unused parts", parts)
-        found = journals.erase(conf.data_dir, person)
+        found = local_files.erase_journals(conf.data_dir, person)
         done.journal_records = found.erased
         if requests.rows_of(person).exists():
             raise StillRunning("the user has sent new requests until the keys stopped working")
@@ -128,7 +128,7 @@ def _wait_for_requests(person: Person, within_s: float) -> None:
     deadline = time.monotonic() + within_s
     while waiting := (
         requests.open_rows_of(person).count()
-        + journals.erase(conf.data_dir, person, only_count=True).waiting
+        + local_files.erase_journals(conf.data_dir, person, only_count=True).waiting
     ):
         if time.monotonic() > deadline:
             raise StillRunning(f"requests of the user that are not finished: {waiting}")
@@ -163,7 +163,7 @@ def _earlier_pseudonyms() -> set[str]:
     return {f"{MARK}{digest[:16]}" for digest in erased_users.read()}
 
 
-def _left(found: journals.JournalRecords) -> Iterator[str]:
+def _left(found: local_files.JournalRecords) -> Iterator[str]:
     if found.unreadable:
         yield f"{found.unreadable} damaged parts of journals, see their folders quarantine"
 

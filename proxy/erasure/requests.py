@@ -17,7 +17,7 @@ from proxy.ledger.maintenance.retention import FIRST
 from proxy.ledger.posting import hash_chain, outcomes, rollups, stop_reasons
 from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.exchange_columns import set_columns
-from proxy.ledger.posting.row_digests import changed_groups
+from proxy.ledger.posting.hash_chain import changed_groups
 from proxy.ledger.search import indexer
 from proxy.ledger.transcripts.part_codec import decode_manifest
 from proxy.ledger.transcripts.storage import part_ids_in

@@ -21,8 +21,7 @@ from collections.abc import Sized
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.ledger.journal.durability_future import DurabilityFuture
-from proxy.ledger.journal.journal import STOPPED, Journal
+from proxy.ledger.journal.journal import STOPPED, DurabilityFuture, Journal
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord
 from proxy.ledger.posting.drainer import Drainer, Pace
 from proxy.ledger.posting.ledger_writer import underived

@@ -11,7 +11,7 @@ from django.db import connection
 from proxy.gateway.http.errors import HttpError, directory_unavailable, forbidden, unauthenticated
 from proxy.gateway.http.request_headers import RequestHeaders, ip_in_networks
 from proxy.gateway.snapshot.config_snapshot import Caller, ConfigStore, directory
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.permissions.key_rehash import rehash
 from proxy.permissions.key_validity import INVALID, MESSAGES, refusal

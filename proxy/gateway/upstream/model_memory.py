@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from proxy.gateway.snapshot.targets import UpstreamServer
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.models import ModelLesson, Upstream
 from proxy.models.setup.lessons import MAX_TEXT, REMEMBERED
 from translator.dialect import Lesson, Origin

@@ -15,7 +15,7 @@ from proxy.models import CallerNames, Exchange, State
 from proxy.money import usd
 from proxy.times import rfc3339
 
-from .reprice import usage_of
+from .amendments import usage_of
 
 CLAUDE_CODE: Final = re.compile(r"claude-cli/\S* \(external, ([\w-]+)")
 # An empty text is exported as null.

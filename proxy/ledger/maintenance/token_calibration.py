@@ -10,7 +10,7 @@ from typing import Final
 
 from django.db.models import QuerySet
 
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript
 from proxy.models import Exchange, Outcome, TokenSource

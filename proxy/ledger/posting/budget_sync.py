@@ -23,9 +23,9 @@ from proxy.audit_log.record import team_of
 from proxy.counters.backends import budget_store
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.budget_store import StoreUnavailable
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.database.bulk_sql import has_rows
-from proxy.ledger.webhooks.outbox import record_event
+from proxy.ledger.webhooks import record_event
 from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
 from proxy.models.ledger_names import person_id
 from proxy.models.setup.json_field_types import matches_any

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from proxy.encryption.bodies import MissingBodyKey
-from proxy.ledger.database import availability
+from proxy.ledger.database import access
 from proxy.ledger.journal import locks, segments
 from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import JournalReader
@@ -58,7 +58,7 @@ def post_all(reader: JournalReader, open_delay_s: float = 0) -> Iterator[int]:
 
 def _post_some(reader: JournalReader, ids: Sequence[str]) -> int:
     batch = _read_batch(reader, ids)
-    availability.check_present()  # the SQLite file may have been removed since the last batch
+    access.check_present()  # the SQLite file may have been removed since the last batch
     reader.mark_posted(_post(reader, batch))
     return len(batch)
 
@@ -82,7 +82,7 @@ def _read_batch(reader: JournalReader, ids: Sequence[str]) -> list[ExchangeRecor
         if exchange is None:
             _set_aside(reader, request_id, fault)
             continue
-        with contextlib.suppress(*availability.POISON):  # _post gets the same error and handles it
+        with contextlib.suppress(*access.POISON):  # _post gets the same error and handles it
             exchange.pack(packing)
         batch.append(exchange)
         size += sum(sizes)
@@ -115,7 +115,7 @@ def _post(reader: JournalReader, batch: Sequence[ExchangeRecords]) -> list[str]:
         return []
     try:
         ledger_writer.write_to_database(batch)
-    except availability.POISON as exc:
+    except access.POISON as exc:
         if len(batch) == 1:
             _set_aside(reader, batch[0].opening.id, f"{type(exc).__name__}: {exc}")
             return []
@@ -261,7 +261,7 @@ def _post_set_aside(directory: Path) -> int:
                 for frame in found
                 if isinstance(frame, segments.Frame)
             ]
-        with contextlib.suppress(*availability.POISON, MissingBodyKey):
+        with contextlib.suppress(*access.POISON, MissingBodyKey):
             exchange = group_records(map(decode, bodies))
             if exchange is not None:
                 ledger_writer.write_to_database([exchange])

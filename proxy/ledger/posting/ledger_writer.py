@@ -47,7 +47,7 @@ from .exchange_columns import (
     set_columns,
     to_datetime,
 )
-from .row_digests import changed_groups
+from .hash_chain import changed_groups
 
 logger = logging.getLogger(__name__)
 

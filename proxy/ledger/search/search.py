@@ -12,14 +12,12 @@ from typing import Final
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.database.access import QueryTimeout, with_query_timeout
 from proxy.models import Exchange, SearchEntry
 
 from . import term_index
-from .indexer import load_texts
-from .part_text import Passage, passages_of
-from .query import Query
-from .terms import Condition, team_term
+from .indexer import Passage, load_texts, passages_of
+from .query import Condition, Query, team_term
 
 TIMEOUT_S: Final = 3.0
 """Limit of the database queries of one page."""

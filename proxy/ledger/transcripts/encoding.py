@@ -17,16 +17,14 @@ import zstandard
 from proxy.encryption.bodies import new_salt
 from proxy.ledger.journal.records import Chunk
 
-from . import body_parts, zstd_dictionary
+from . import body_parts, part_codec
 from .body_parts import Piece, SplitBody
+from .part_codec import pack, unpack
 
 # At this level a raw stream of 53 KB takes 0.10 ms and 4.1 KB; at level 9, 0.42 ms and 3.8 KB.
 STREAM_LEVEL: Final = 3
 MAX_DICTIONARIES: Final = 16  # each takes the memory of its text and 1 MB for tables
 MIN_DICTIONARY: Final = 8  # bytes; zstd accepts no shorter dictionary
-
-pack: Final = msgspec.msgpack.Encoder().encode
-unpack: Final = msgspec.msgpack.Decoder().decode
 
 ANSWER: Final = "said"
 """The key with the response's part id in a stored transcript; it cannot change, as it is stored."""
@@ -267,7 +265,7 @@ class StreamCompressor:
     """
 
     def __init__(self) -> None:
-        self.small = zstd_dictionary.compressor()
+        self.small = part_codec.compressor()
         self._by_dictionary: dict[bytes, zstandard.ZstdCompressor] = {}
 
     def stream(self, encoded: list[bytes], dictionary: bytes) -> bytes | None:

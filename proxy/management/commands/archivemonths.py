@@ -14,8 +14,8 @@ from proxy.conf import conf
 from proxy.ledger.archive.files import address, check_location
 from proxy.ledger.archive.parquet import load_arrow
 from proxy.ledger.maintenance.archive_run import archive_months, first_of_month, remove_months
+from proxy.management.arguments import parse_month
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.datetime_args import parse_month
 from proxy.management.rich_output import progress, render_table
 from proxy.models import ArchivedMonth
 

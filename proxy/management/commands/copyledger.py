@@ -11,11 +11,10 @@ from django.db import DatabaseError, connection
 
 from proxy.bootstrap import data_directory
 from proxy.conf import conf
-from proxy.ledger.database.default_database import default_database
 from proxy.ledger.database.schema_check import check_migratable, check_migrations, check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.ledger.maintenance import ledger_copy, verifier
-from proxy.ledger.maintenance.ledger_copy import Count
+from proxy.ledger.maintenance.ledger_copy import Count, default_database
 from proxy.ledger.maintenance.verifier import Checkpoint
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.rich_output import format_count, progress

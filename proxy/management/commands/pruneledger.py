@@ -13,9 +13,9 @@ from proxy.conf import conf
 from proxy.ledger.database.table_sizes import TableSize, journal_bytes, sizes
 from proxy.ledger.maintenance import archive_run, retention
 from proxy.ledger.posting.audit_links import Cause
-from proxy.ledger.webhooks.outbox import prune_events
+from proxy.ledger.webhooks import prune_events
+from proxy.management.arguments import parse_datetime
 from proxy.management.base import BridgeCommand
-from proxy.management.datetime_args import parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
 from proxy.reports.exports import jobs
 

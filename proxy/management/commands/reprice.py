@@ -7,9 +7,9 @@ import msgspec
 from django.core.management.base import CommandParser
 from rich.table import Table
 
-from proxy.ledger.maintenance.reprice import BATCH, Repriced, candidates, reprice
+from proxy.ledger.maintenance.amendments import BATCH, Repriced, candidates, reprice
+from proxy.management.arguments import check_range, parse_datetime
 from proxy.management.base import BridgeCommand
-from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
 from proxy.money import usd
 

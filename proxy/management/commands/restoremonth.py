@@ -8,8 +8,8 @@ from django.core.management.base import CommandError, CommandParser
 
 from proxy.ledger.archive.parquet import load_arrow
 from proxy.ledger.maintenance.archive_run import restore_month
+from proxy.management.arguments import parse_month
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.datetime_args import parse_month
 from proxy.management.rich_output import format_count, progress
 from proxy.models import ArchivedMonth
 

@@ -12,8 +12,8 @@ from proxy.ledger.maintenance.search_reindex import reindex
 from proxy.ledger.search.query import InvalidQuery
 from proxy.ledger.search.search import Page, Result, SearchTooSlow
 from proxy.ledger.transcripts.visible_text import escape_invisible_json, show_invisible
+from proxy.management.arguments import check_range, parse_datetime
 from proxy.management.base import FINDING, MISUSE, BridgeCommand
-from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
 from proxy.models import Transcript
 from proxy.permissions.row_permissions import Reader

@@ -16,10 +16,9 @@ from django.core.management.base import CommandParser
 from proxy.conf import conf
 from proxy.ledger.maintenance import published_heads, verifier
 from proxy.ledger.maintenance.published_heads import PublishedHead
-from proxy.ledger.maintenance.verified_claims import Claims, claims_of
-from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, DayRange
+from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, Claims, DayRange, claims_of
+from proxy.management.arguments import parse_datetime, parse_month
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.datetime_args import parse_datetime, parse_month
 from proxy.management.rich_output import format_count, progress
 from proxy.secrets import ConfigError
 

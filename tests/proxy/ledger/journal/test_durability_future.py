@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from proxy.ledger.errors import JournalUnavailable
-from proxy.ledger.journal.durability_future import DurabilityFuture
+from proxy.ledger.journal.journal import DurabilityFuture
 from tests.for_each import for_each
 
 

@@ -13,8 +13,7 @@ import pytest
 from proxy.ledger.errors import JournalUnavailable
 from proxy.ledger.journal import journal as module
 from proxy.ledger.journal import locks, segments
-from proxy.ledger.journal.durability_future import DurabilityFuture
-from proxy.ledger.journal.journal import Journal
+from proxy.ledger.journal.journal import DurabilityFuture, Journal
 from proxy.ledger.journal.records import Chunk, OpenRecord, decode
 from tests.proxy.ledger.conftest import ids_in
 from tests.proxy.ledger.factories import closing, exchange_id, opening

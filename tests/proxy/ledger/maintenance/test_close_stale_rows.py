@@ -7,8 +7,8 @@ import pytest
 
 from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.records import CloseRecord
-from proxy.ledger.maintenance import close_stale_rows as module
-from proxy.ledger.maintenance.reprice import usage_of
+from proxy.ledger.maintenance import amendments as module
+from proxy.ledger.maintenance.amendments import usage_of
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.models import Exchange, Price
 from tests.proxy.ledger.factories import NOON, closing, opening

@@ -8,8 +8,7 @@ from django.contrib.sessions.models import Session
 
 from proxy.conf import conf
 from proxy.ledger.maintenance import published_heads
-from proxy.ledger.maintenance.purge_jobs import DAILY_PURGE, runner
-from proxy.ledger.maintenance.purge_schedule import Nightly, start_if_due
+from proxy.ledger.maintenance.purge_jobs import DAILY_PURGE, Nightly, runner, start_if_due
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.models import Exchange, LedgerHead, Purge, PurgeState, Team, Transcript
 from tests.proxy.ledger.database.tables import renamed

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from proxy.ledger.journal.records import Chunk
-from proxy.ledger.posting.interrupted_response import rebuild_interrupted
 from proxy.ledger.posting.ledger_writer import ExchangeRecords
+from proxy.ledger.posting.orphans import rebuild_interrupted
 from tests.for_each import for_each
 from tests.proxy.ledger.factories import body, exchange_id, opening
 

@@ -13,7 +13,7 @@ from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import KIND, Chunk, CloseRecord, Record, encode
 from proxy.ledger.posting import orphans
-from proxy.ledger.posting.interrupted_response import InterruptedResponse
+from proxy.ledger.posting.orphans import InterruptedResponse
 from tests.proxy.ledger.conftest import append_frames
 from tests.proxy.ledger.factories import exchange_id, opening
 
