@@ -29,7 +29,6 @@ from proxy.ledger.archive.reading import (
     rows_by_id,
     transcripts_by_id,
 )
-from proxy.ledger.posting import stop_reasons
 from proxy.ledger.posting.audit_links import (
     AUDIT,
     digest_of_entry,
@@ -50,7 +49,7 @@ from proxy.ledger.posting.hash_chain import (
     public_keys,
     with_groups_before,
 )
-from proxy.ledger.posting.rollups import COUNTS, DIMENSIONS, TABLES, WITH_LATENCY, grouped
+from proxy.ledger.posting.rollups import ALL_TABLES, counts_of, grouped, merge_line
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import StoredPart
 from proxy.ledger.usage.latency_histogram import merge_histograms
@@ -61,7 +60,6 @@ from proxy.models import (
     LedgerHead,
     LinkKind,
     State,
-    StopReasonDay,
     Transcript,
 )
 
@@ -611,7 +609,7 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     The range must consist of whole UTC days; one day at a time is best.
     """
     archived = removed_months()
-    expected: dict[Any, dict[bytes, dict[str, Any]]] = {t: {} for t in (*TABLES, StopReasonDay)}
+    expected: dict[Any, dict[bytes, dict[str, Any]]] = {t: {} for t in ALL_TABLES}
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
     stored = rows.order_by("pk").iterator(chunk_size=BATCH)
     first = list(islice(stored, 1))  # the query begins before the files are read
@@ -619,15 +617,9 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     # While a month is removed or restored, some rows are on both sides.
     found = (next(same) for _, same in groupby(both, attrgetter("pk")))
     while batch := list(islice(found, BATCH)):
-        for table, buckets in grouped(batch).items():
-            for key, bucket in buckets.items():
-                line = dict(zip(DIMENSIONS[table], bucket.dimensions, strict=True))
-                line |= {"start": bucket.start, **bucket.counts}
-                if table in WITH_LATENCY:
-                    line["latency"] = merge_histograms(bucket.histograms)
-                _add(expected[table], key, line, COUNTS)
-        for line in stop_reasons.lines_of(batch):
-            _add(expected[StopReasonDay], line.pop("id"), line, stop_reasons.COUNTS)
+        for table, lines in grouped(batch).items():
+            for line in lines.values():
+                merge_line(table, expected[table], line)
     findings = [
         finding
         for table, lines in expected.items()
@@ -638,32 +630,22 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     return findings
 
 
-def _add(
-    lines: dict[bytes, dict[str, Any]], key: bytes, line: dict[str, Any], counts: Sequence[str]
-) -> None:
-    known = lines.setdefault(key, line)
-    if known is not line:
-        for name in counts:
-            known[name] += line[name]
-        if "latency" in line:
-            known["latency"] = merge_histograms([known["latency"], line["latency"]])
-
-
 def _differing_sums(
     table: Any, lines: dict[bytes, dict[str, Any]], since: datetime, until: datetime
 ) -> Iterator[Finding]:
     """Yield a finding for each row of a table that is not the sum of its ledger rows."""
-    counts = stop_reasons.COUNTS if table is StopReasonDay else COUNTS
     where = f"{table.__name__} {since:%Y-%m-%d}"
     missing = dict(lines)
     sums = table.objects.filter(start__gte=since, start__lt=until).order_by("pk")
     for stored in sums.values().iterator():
-        key = bytes(stored.pop("id"))
+        key = stored["id"] = bytes(stored["id"])
         line = missing.pop(key, None)
         if "latency" in stored:
             stored["latency"] = merge_histograms([stored["latency"]])
         if line is None:
-            line = dict.fromkeys(counts, 0) | ({"latency": {}} if "latency" in stored else {})
+            line = dict.fromkeys(counts_of(table), 0) | (
+                {"latency": {}} if "latency" in stored else {}
+            )
         for name, value in line.items():
             if stored[name] != value:
                 why = f"{name} is {stored[name]}, by its ledger rows it is {value}"
