@@ -6,18 +6,16 @@ order of the JSON, without binary content, signatures and the names of JSON fiel
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-import zstandard
 from django.db import connection, models
 
 from proxy.ledger.database.bulk_sql import MAX_KEYS, select, write
 from proxy.ledger.transcripts import storage
-from proxy.ledger.transcripts.body_parts import Piece, decode_json
+from proxy.ledger.transcripts.body_parts import decode_json
 from proxy.ledger.transcripts.encoding import Conversation
-from proxy.ledger.transcripts.part_codec import decode_part
-from proxy.models import Part, SearchEntry, SearchOccurrence
+from proxy.models import SearchEntry, SearchOccurrence
 
 from . import term_index
 from .query import team_term, terms_of
@@ -105,6 +103,7 @@ OCCURRENCE: Final = (
     "ON CONFLICT DO NOTHING"
 )
 
+T = TypeVar("T")
 TeamPart = tuple[int, str]
 """A part id and the name of a team."""
 
@@ -122,21 +121,24 @@ class NewParts(NamedTuple):
     repeated: Sequence[int] = ()
 
 
-def new_pieces(one: Conversation, new_from: int) -> tuple[list[Piece], list[Piece]]:
-    """Return the pieces that a request added to its conversation, and those it may have repeated.
+def new_parts(
+    single: Iterable[T], fields: Mapping[str, T | list[T]], new_from: int
+) -> tuple[list[T], list[T]]:
+    """Return the parts that a request added to its conversation, and those it may have repeated.
 
-    ``new_from``: the index of its first new message. That one may be the response to the previous
-    request, which already occurs there.
+    ``single``: a body that is not split, and the response. ``new_from``: the index of its first new
+    message. That one may be the response to the previous request, which already occurs there.
     """
-    added = [piece for piece in (one.raw_body, one.answer_piece) if piece]
-    added += one.messages[new_from + 1 if new_from else 0 :]
-    settings: list[Piece] = []
-    if one.request:
-        for name, value in one.request.fields.items():
-            if name != "messages" or isinstance(value, Piece):
-                settings += [value] if isinstance(value, Piece) else value
+    settings: list[T] = []
+    messages: list[T] = []
+    for name, value in fields.items():
+        if name == "messages" and isinstance(value, list):
+            messages = value
+        else:
+            settings += value if isinstance(value, list) else [value]
+    added = [*single, *messages[new_from + 1 if new_from else 0 :]]
     if new_from:
-        return added, settings + one.messages[new_from : new_from + 1]
+        return added, settings + messages[new_from : new_from + 1]
     return added + settings, []
 
 
@@ -144,7 +146,11 @@ def index_conversations(
     conversations: Iterable[tuple[Conversation, str, int]],
 ) -> None:
     """Index stored transcripts, each given with its team and the index of its first new message."""
-    pieces = [(one.exchange_id, team, *new_pieces(one, at)) for one, team, at in conversations]
+    pieces = []
+    for one, team, at in conversations:
+        single = [piece for piece in (one.raw_body, one.answer_piece) if piece]
+        fields = one.request.fields if one.request else {}
+        pieces.append((one.exchange_id, team, *new_parts(single, fields, at)))
     texts = {piece.digest: piece.text for _, _, *some in pieces for each in some for piece in each}
     ids = storage.part_ids(list(texts))
     index_parts(
@@ -207,24 +213,13 @@ def terms_of_entries(
 ) -> Iterator[tuple[int, set[str]]]:
     """Yield the id of each entry with its terms: those of its part, and one for its team."""
     if texts is None:
-        texts = load_texts({part for part, _ in entries})
+        texts = storage.readable_texts({part for part, _ in entries})
     by_part: dict[int, set[str]] = {}
     for (part, team), pk in entries.items():
         if part not in by_part:
             text = texts.get(part, b"")
             by_part[part] = terms_of("\n".join(each.text for each in passages_of(text)))
         yield pk, by_part[part] | {team_term(team)}
-
-
-def load_texts(part_ids: Iterable[int]) -> dict[int, bytes]:
-    """Return the texts of parts, by id; missing and damaged parts are left out."""
-    found: dict[int, bytes] = {}
-    for pk, digest, data in select(Part, ("id", "digest", "data"), "id", sorted(part_ids)):
-        try:
-            found[pk] = decode_part(digest, data)
-        except (zstandard.ZstdError, ValueError):
-            continue
-    return found
 
 
 def forget_exchanges(exchange_ids: Sequence[str]) -> None:
