@@ -14,19 +14,19 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 from django.db.models import Q
 from rich.table import Table
 
 from proxy.decode_errors import did_you_mean
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.rich_output import format_count, render_table
 from proxy.models import Upstream, UsageByModelDay
 from proxy.money import NANO
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.time_ranges import TimeRange, load_zone, midnight
 from proxy.reports.usage.rollup_queries import Counts, usage
+from proxy.secrets import ConfigError
 
 AMOUNT: Final = "amount"
 CLASSES: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output")
@@ -203,10 +203,10 @@ class Command(BridgeCommand):
         invoice = _read(options["files"], dict(_renamed(options["model"])))
         days = [day for day, _ in invoice.figures]
         if not days:
-            raise CommandError("the export has no rows", returncode=MISUSE)
+            raise ConfigError("the export has no rows")
         since, until = min(days), max(days) + timedelta(days=1)
         if (until - since).days > MAX_DAYS:
-            raise CommandError(f"the export covers more than {MAX_DAYS} days", returncode=MISUSE)
+            raise ConfigError(f"the export covers more than {MAX_DAYS} days")
         _check_known(options["upstream"])
         ours = _ours(since, until, options["upstream"])
         found = list(_compared(invoice, ours, by_day=options["by_day"]))
@@ -223,7 +223,7 @@ class Command(BridgeCommand):
             "notes": _notes(ours),
         }
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(report).decode())
+            self.write_json(report)
         else:
             self._show(report, found if options["all"] else wrong)
         if wrong:
@@ -253,7 +253,7 @@ def _renamed(pairs: list[str]) -> Iterator[tuple[str, str]]:
     for pair in pairs:
         theirs, sign, ours = pair.partition("=")
         if not sign:
-            raise CommandError(f"--model {pair!r}: write THEIRS=OURS", returncode=MISUSE)
+            raise ConfigError(f"--model {pair!r}: write THEIRS=OURS")
         yield theirs, ours
 
 
@@ -263,7 +263,7 @@ def _check_known(upstreams: list[str]) -> None:
     for name in upstreams:
         if name not in known and not UsageByModelDay.objects.filter(upstream=name).exists():
             hint = did_you_mean(name, known)
-            raise CommandError(f"--upstream: no upstream {name!r}{hint}", returncode=MISUSE)
+            raise ConfigError(f"--upstream: no upstream {name!r}{hint}")
 
 
 def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
@@ -273,9 +273,9 @@ def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
             with path.open(encoding="utf-8-sig", newline="") as lines:
                 invoice.read(lines, names, path.name)
         except OSError as exc:
-            raise CommandError(f"{path}: {exc.strerror}", returncode=MISUSE) from None
+            raise ConfigError(f"{path}: {exc.strerror}") from None
         except (BadExport, UnicodeDecodeError) as exc:
-            raise CommandError(str(exc), returncode=MISUSE) from None
+            raise ConfigError(str(exc)) from None
     return invoice
 
 

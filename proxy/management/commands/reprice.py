@@ -3,7 +3,6 @@
 from collections import defaultdict
 from typing import Any
 
-import msgspec
 from django.core.management.base import CommandParser
 from rich.table import Table
 
@@ -48,7 +47,7 @@ class Command(BridgeCommand):
                 bar.update(task, completed=min(total, number * BATCH))
         groups = [summed(*key, group) for key, group in sorted(changed.items())]
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(groups).decode())
+            self.write_json(groups)
             return
         self._show(groups, dry_run=options["dry_run"])
 

@@ -19,7 +19,8 @@ from proxy.config.schema import BridgeFile
 from proxy.config.used_upstreams import check_used_upstreams, sandbox_url
 from proxy.erasure import erased_users
 from proxy.ledger.journal.locks import refuse_old_records
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.management.base import FINDING, BridgeCommand
+from proxy.secrets import ConfigError
 from proxy.server import server, service_manager
 
 
@@ -49,7 +50,7 @@ class Command(BridgeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         host, workers = options["host"], options["workers"]
         if workers < 1:
-            raise CommandError("--workers must be 1 or more", returncode=MISUSE)
+            raise ConfigError("--workers must be 1 or more")
         os.environ["BRIDGE_WORKERS"] = str(workers)  # several workers must share limits
         file = load.read_file(options["config"]) if options["config"] else None
         refuse_unsafe_settings(host)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 from django.core.management.base import CommandError, CommandParser
 
 from proxy.bootstrap import data_directory
@@ -86,7 +85,7 @@ class Command(BridgeCommand):
                 for each in journals
             ]
             result = counts | ({"journals": covered} if covered else {})
-            self.stdout.write(msgspec.json.encode(result).decode())
+            self.write_json(result)
             return
         for name, count in counts.items():
             self.stdout.write(f"{name.replace('_', ' ')}: {count}")

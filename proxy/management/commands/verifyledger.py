@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from django.core.management.base import CommandParser
 
 from proxy.conf import conf
@@ -81,7 +80,7 @@ class Command(BridgeCommand):
                 "not_proven": claims.not_proven,
                 "heads": [{"day": d, "links": n, "digest": digest} for d, n, digest in heads],
             }
-            self.stdout.write(msgspec.json.encode(result).decode())
+            self.write_json(result)
         else:
             self._print(state, claims, heads)
         if state.found:
