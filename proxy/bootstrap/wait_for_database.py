@@ -11,12 +11,14 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Self
 
 from django.db import DatabaseError, OperationalError, connection
 
 from proxy.conf import conf
+from proxy.ledger.database import access
 from proxy.ledger.database.access import database_file
 from proxy.ledger.database.schema_check import MIGRATION_PENDING
 from proxy.ledger.errors import LedgerUnavailable
@@ -134,20 +136,9 @@ class DatabaseWaiter:
 LOCK: Final = 0x6D62_7374  # "mbst"; id of the advisory lock, different from all other ids
 
 
-@contextlib.contextmanager
-def startup_lock() -> Iterator[None]:
-    """Wait until no other gateway that uses this database is starting.
+def startup_lock() -> AbstractContextManager[None]:
+    """Wait until no other gateway that uses this database is starting: only one migrates it.
 
     A SQLite database is used by one gateway only, which has already locked its data directory.
-    PostgreSQL releases the lock of a killed gateway when its connection ends.
     """
-    if connection.vendor != "postgresql":
-        yield
-        return
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [LOCK])
-    try:
-        yield
-    finally:
-        with contextlib.suppress(DatabaseError), connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+    return access.advisory_lock(LOCK, wait=True)

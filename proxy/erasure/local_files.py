@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,8 @@ from proxy.secrets import ConfigError
 
 from .person import Person
 from .requests import states_of
+
+BUSY_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -100,22 +102,12 @@ def _erase_quarantine(
     """Delete the person's records that the database has rejected."""
     found.unreadable += sum(1 for _ in folder.glob("*.bytes"))
     for path in sorted(folder.glob("*.frames")):
-        own = [_is_of_person(data, person, found) for data in _frames_in(path)]
+        own = [_is_of_person(data, person, found) for data in segments.frames_in(path)]
         if any(own):
             found.erased += len(own)
             if not only_count:
                 path.unlink(missing_ok=True)
                 path.with_suffix(".txt").unlink(missing_ok=True)
-
-
-def _frames_in(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        for frame in segments.read_frames(file.fileno(), 0, path.stat().st_size):
-            if isinstance(frame, Frame):
-                yield segments.read_frame(file.fileno(), frame.offset)
-
-
-BUSY_S: Final = 30.0
 
 
 def erase_calls(sessions: Iterable[tuple[int | None, str]]) -> None:

@@ -4,13 +4,14 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import dj_database_url
 from django.db import (
     DEFAULT_DB_ALIAS,
+    DatabaseError,
     DataError,
     IntegrityError,
     OperationalError,
@@ -73,6 +74,27 @@ def shrink_sqlite_cache() -> None:
     if connection.vendor == "sqlite":
         with connection.cursor() as cursor:
             cursor.execute(SMALL_CACHE)
+
+
+@contextmanager
+def advisory_lock(number: int, *, wait: bool) -> Iterator[None]:
+    """Exclude other processes that share a PostgreSQL, of other hosts too; on SQLite, do nothing.
+
+    PostgreSQL releases the lock of a killed process when its connection ends. Raises
+    BlockingIOError without ``wait`` if another process has the lock.
+    """
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT pg_{'' if wait else 'try_'}advisory_lock(%s)", [number])
+        if cursor.fetchone()[0] is False:
+            raise BlockingIOError
+    try:
+        yield
+    finally:
+        with suppress(DatabaseError), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [number])
 
 
 def reconnect() -> None:

@@ -24,7 +24,7 @@ from proxy.ledger.posting.journal_posting import Advance, adopt, no_progress
 from proxy.ledger.posting.rollups import TOKENS
 from proxy.ledger.transcripts import storage
 from proxy.ledger.usage.pricing import PriceList, cost_of, failed_attempts_cost
-from proxy.models import Exchange, HashChainLink, LinkKind, State, Transcript
+from proxy.models import Exchange, LinkKind, State, Transcript
 from proxy.models.ledger import HAS_TOKENS
 from proxy.models.setup.prices import DIMENSIONS
 
@@ -78,8 +78,7 @@ def body_digest_of(exchange_id: str) -> bytes | None:
 
     If the row has no link, compute the digest of its transcript; None if its key is missing.
     """
-    newest = HashChainLink.objects.filter(exchange_id=exchange_id).order_by("-sequence").first()
-    if newest is not None:
+    if newest := hash_chain.newest_links([exchange_id]).get(exchange_id):
         return None if newest.body_digest is None else bytes(newest.body_digest)
     stored = Transcript.objects.filter(pk=exchange_id).first()
     try:
@@ -184,7 +183,19 @@ def close_stale_rows(
     def change(row: Exchange) -> Mapping[str, Any] | None:
         if row.state != State.OPEN:
             return None
-        return columns_from_close(ending_of(row, now), row, prices)
+        ending = CloseRecord(
+            id=row.pk,
+            finished=now.timestamp(),
+            outcome="interrupted",
+            status=0,
+            error_type="api_error",
+            error_message="the process that served the request is gone, and its journal with it",
+            error_source="gateway",
+            detail="settled",
+            usage=usage_of(row),  # the tokens that a hard budget reserved; unknown without one
+            delivered=False,
+        )
+        return columns_from_close(ending, row, prices)
 
     closed = 0
     for at in range(0, len(ids), MAX_ROWS):
@@ -192,19 +203,3 @@ def close_stale_rows(
         closed += len(amend(part, change, LinkKind.SETTLED, cause, now))
         advance(len(part))
     return journals, closed
-
-
-def ending_of(row: Exchange, now: datetime) -> CloseRecord:
-    """Return the close record of a request whose process and journal are gone."""
-    return CloseRecord(
-        id=row.pk,
-        finished=now.timestamp(),
-        outcome="interrupted",
-        status=0,
-        error_type="api_error",
-        error_message="the process that served the request is gone, and its journal with it",
-        error_source="gateway",
-        detail="settled",
-        usage=usage_of(row),  # the tokens that a hard budget reserved; unknown without one
-        delivered=False,
-    )

@@ -362,15 +362,16 @@ def is_unchanged(row: Exchange) -> bool:
 
 def differing(rows: Sequence[Exchange]) -> list[Exchange]:
     """Return the rows that are not as their newest links say, or that have none."""
-    links = HashChainLink.objects.filter(exchange_id__in=[row.pk for row in rows])
-    newest = {
-        pk: (bytes(digest), kind)
-        for pk, digest, kind in links.order_by("sequence").values_list(
-            "exchange_id", "row_digest", "kind"
-        )
-    }
+    newest = newest_links(row.pk for row in rows)
     return [
         row
         for row in rows
-        if row.pk not in newest or not is_digest_of(newest[row.pk][0], row, newest[row.pk][1])
+        if (link := newest.get(row.pk)) is None
+        or not is_digest_of(bytes(link.row_digest), row, link.kind)
     ]
+
+
+def newest_links(subjects: Iterable[str]) -> dict[str, HashChainLink]:
+    """Return the newest link of each subject that has one."""
+    links = HashChainLink.objects.filter(exchange_id__in=list(subjects)).order_by("sequence")
+    return {link.exchange_id: link for link in links}

@@ -53,14 +53,10 @@ def post_all(reader: JournalReader, open_delay_s: float = 0) -> Iterator[int]:
         reader.read(MAX_RECORDS)
         if not (ids := reader.ready_ids(MAX_RECORDS, opened_before)):
             break
-        yield _post_some(reader, ids)
-
-
-def _post_some(reader: JournalReader, ids: Sequence[str]) -> int:
-    batch = _read_batch(reader, ids)
-    access.check_present()  # the SQLite file may have been removed since the last batch
-    reader.mark_posted(_post(reader, batch))
-    return len(batch)
+        batch = _read_batch(reader, ids)
+        access.check_present()  # the SQLite file may have been removed since the last batch
+        reader.mark_posted(_post(reader, batch))
+        yield len(batch)
 
 
 def _read_batch(reader: JournalReader, ids: Sequence[str]) -> list[ExchangeRecords]:
@@ -231,20 +227,20 @@ def post_again(directory: Path, advance: Advance = no_progress) -> list[Restored
     The journals contain the records of about a day, or fewer: ``KEEP_POSTED_BYTES``. Rows that the
     database has do not change.
     """
-    return [_post_journal_again(path, advance) for path in sorted(directory.glob("journal-*/"))]
-
-
-def _post_journal_again(path: Path, advance: Advance) -> RestoredJournal:
-    with contextlib.closing(JournalReader(path, from_start=True)) as reader:
-        records = reader.backlog().records
-        _exhaust(post_all(reader), advance)
-        since, until = reader.kept_since(), reader.newest_at()
-        refused, damaged_bytes = reader.refused, reader.damaged_bytes
-    records += _post_set_aside(path)
-    closed = Exchange.objects.filter(pk__in=refused, state=State.CLOSED).count()
-    quarantine = len([*(path / "quarantine").glob("*.frames")])
-    lacking = max(len(refused) - closed, quarantine)
-    return RestoredJournal(path.name, records, since or 0.0, until, lacking, damaged_bytes)
+    restored = []
+    for path in sorted(directory.glob("journal-*/")):
+        with contextlib.closing(JournalReader(path, from_start=True)) as reader:
+            records = reader.backlog().records
+            _exhaust(post_all(reader), advance)
+            since, until = reader.kept_since(), reader.newest_at()
+            refused, damaged_bytes = reader.refused, reader.damaged_bytes
+        records += _post_set_aside(path)
+        closed = Exchange.objects.filter(pk__in=refused, state=State.CLOSED).count()
+        lacking = max(len(refused) - closed, len([*(path / "quarantine").glob("*.frames")]))
+        restored.append(
+            RestoredJournal(path.name, records, since or 0.0, until, lacking, damaged_bytes)
+        )
+    return restored
 
 
 def _post_set_aside(directory: Path) -> int:
@@ -254,13 +250,7 @@ def _post_set_aside(directory: Path) -> int:
     """
     records = 0
     for path in sorted((directory / "quarantine").glob("*.frames")):
-        with path.open("rb") as file:
-            found = segments.read_frames(file.fileno(), 0, path.stat().st_size)
-            bodies = [
-                segments.body_of(segments.read_frame(file.fileno(), frame.offset))
-                for frame in found
-                if isinstance(frame, segments.Frame)
-            ]
+        bodies = [segments.body_of(frame) for frame in segments.frames_in(path)]
         with contextlib.suppress(*access.POISON, MissingBodyKey):
             exchange = group_records(map(decode, bodies))
             if exchange is not None:

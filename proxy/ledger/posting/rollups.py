@@ -50,7 +50,8 @@ TABLES: Final[tuple[type[UsageCounts], ...]] = (
     UsageBySessionDay,
     UsageByToolDay,
 )
-ALL_TABLES: Final = (*TABLES, StopReasonDay)
+Table = type[UsageCounts] | type[StopReasonDay]
+ALL_TABLES: Final[tuple[Table, ...]] = (*TABLES, StopReasonDay)
 QUARTER_HOURS: Final = (UsageQuarterHour, UsageByCallerQuarterHour, UsageByModelQuarterHour)
 NO_ERROR: Final = (Outcome.COMPLETED, Outcome.CLIENT_GONE)
 COUNTS: Final = tuple(
@@ -66,7 +67,6 @@ TOKENS: Final = {name: f"{source}_source" for name, source in SOURCE_OF.items()}
 
 MISSING: Final = {source: source.replace("_source", "_missing") for source in TOKENS.values()}
 
-Table = type[UsageCounts] | type[StopReasonDay]
 Line = dict[str, Any]
 """A row of a table by column."""
 
@@ -257,9 +257,9 @@ def _group_by_table(table: Table, finest: Iterable[Bucket]) -> dict[bytes, Line]
                 _bucket(buckets, names, start, (*others, tool)).add(counts)
         else:
             _bucket(buckets, names, start, group).add(one.counts, *one.histograms)
-    lines = {}
+    lines: dict[bytes, Line] = {}
     for group, bucket in buckets.items():
-        line = {"id": key_of_group(group), "start": bucket.start, **bucket.counts}
+        line: Line = {"id": key_of_group(group), "start": bucket.start, **bucket.counts}
         line.update(zip(DIMENSIONS[table], bucket.dimensions, strict=True))
         if table in WITH_LATENCY:
             line["latency"] = merge_histograms(bucket.histograms)
