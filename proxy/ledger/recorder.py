@@ -65,7 +65,7 @@ class Recorder:
     def start(self) -> None:
         """Lock and open a journal, and start its threads. A second call changes nothing.
 
-        Raises JournalInUse or OldRecordsFound.
+        Raises JournalInUse.
         """
         with self._lock:
             if self.journal is not None:

@@ -21,7 +21,6 @@ from django.db import DatabaseError
 
 from proxy.audit_log import acting_as, actor_of_command
 from proxy.ledger.archive.files import ArchiveError
-from proxy.ledger.errors import OldRecordsFound
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.models.audit import MAX_REASON
 from proxy.permissions.readings import MIN_REASON, ReasonRequired
@@ -107,7 +106,7 @@ class BridgeCommand(BaseCommand):
                 f"give {MIN_REASON} to {MAX_REASON} characters with --reason",
                 returncode=MISUSE,
             ) from None
-        except (ConfigError, OldRecordsFound, SystemCheckError) as error:
+        except (ConfigError, SystemCheckError) as error:
             raise CommandError(str(error), returncode=MISUSE) from None
         except BrokenPipeError:  # the process that reads stdout, such as ``| head``, has ended
             # At exit, Python flushes stdout, which would raise BrokenPipeError again.

@@ -100,26 +100,21 @@ def prune_archived(now: datetime, cause: Cause) -> int:
     if not months.exists():
         return 0
     count = 0
+    before = defaultdict(lambda: now - retention.DELETED_TEAM_AGE, retention.expired(now))
     with outbox.work_folder() as folder:
         for month in months:
             adopt_newer_transcripts(month)
-            if gone := _expired(month, now, cause):
-                count += drop_transcripts(month, gone, folder)
+            gone = [
+                one
+                for one in parquet.list_transcripts(transcripts_path(month))
+                if one.created < parquet.without_zone(before[one.team])
+            ]
+            for team in sorted({one.team for one in gone}):
+                retention.record_deletion(team, before[team], cause)
+            if gone:
+                count += drop_transcripts(month, {one.id for one in gone}, folder)
         remove_old_files()
     return count
-
-
-def _expired(month: ArchivedMonth, now: datetime, cause: Cause) -> set[str]:
-    """Return the ids of the transcripts of a file that are expired, and record their deletion."""
-    before = defaultdict(lambda: now - retention.DELETED_TEAM_AGE, retention.expired(now))
-    gone = [
-        one
-        for one in parquet.list_transcripts(transcripts_path(month))
-        if one.created < parquet.without_zone(before[one.team])
-    ]
-    for team in sorted({one.team for one in gone}):
-        retention.record_deletion(team, before[team], cause)
-    return {one.id for one in gone}
 
 
 def drop_transcripts(month: ArchivedMonth, gone: Collection[str], folder: Path) -> int:

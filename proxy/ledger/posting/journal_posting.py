@@ -165,7 +165,6 @@ def adopt_host(path: Path, advance: Advance = no_progress) -> AdoptedHost:
     """
     only = path.name if path.name.startswith("journal-") else None
     directory = path.parent if only else path
-    locks.refuse_old_records(directory)
     names = {each.name for each in directory.glob("journal-*/") if only in (None, each.name)}
     if not names:
         raise FileNotFoundError(f"{path} contains no journal (a folder journal-0, journal-1 ...)")

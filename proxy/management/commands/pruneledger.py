@@ -9,8 +9,9 @@ from rich.table import Table
 
 from proxy.audit_log import Action, record
 from proxy.conf import conf
-from proxy.ledger.database.table_sizes import TableSize, journal_bytes, sizes
+from proxy.ledger.journal.journal_metrics import journal_bytes
 from proxy.ledger.maintenance import archive_run, retention
+from proxy.ledger.maintenance.retention import TableSize, sizes
 from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.webhooks import prune_events
 from proxy.management.arguments import parse_datetime

@@ -18,7 +18,6 @@ from proxy.config import apply, load
 from proxy.config.schema import BridgeFile
 from proxy.config.used_upstreams import check_used_upstreams, sandbox_url
 from proxy.erasure import erased_users
-from proxy.ledger.journal.locks import refuse_old_records
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.secrets import ConfigError
 from proxy.server import server, service_manager
@@ -58,7 +57,6 @@ class Command(BridgeCommand):
         with ExitStack() as stack:
             for note in data_directory.prepare(conf.data_dir):
                 self.stderr.write(note)
-            refuse_old_records(conf.data_dir)
             stack.callback(data_directory.Lock(conf.data_dir).release)
             listener = stack.enter_context(server.bind(host, options["port"]))
             data_directory.ensure_secret_key()
