@@ -1,7 +1,7 @@
 """Erase a person step by step. Each step can be repeated, so a second run resumes a killed one."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from proxy.ledger.maintenance import archive_run, retention
 from proxy.ledger.maintenance.amendments import close_stale_rows
 from proxy.ledger.posting import journal_posting
 from proxy.ledger.posting.audit_links import Cause
+from proxy.models import State
 
 from . import account, archived_months, erased_users, local_files, requests
 from .person import MARK, Person
@@ -93,7 +94,9 @@ def erase(
         requests.finish_removals()
         done = Erasure(person.pseudonym, int(person.user_id is not None), len(person.keys))
         done.transcripts = requests.transcripts_of(person).count()
-        local_files.erase_calls(_sessions_of(person))
+        named = requests.rows_of(person).exclude(session_id="")
+        sessions = named.exclude(session_id__startswith=MARK).values_list("key_id", "session_id")
+        local_files.erase_calls(set(sessions.distinct()))
         for rows in requests.erase_rows(person, cause, batch):
             done.requests += rows
             advance("requests", rows)
@@ -114,7 +117,9 @@ def erase(
         if any(done.counts.values()):
             counts = ", ".join(f"{name}: {n}" for name, n in done.counts.items())
             record(Action.ERASE, detail=counts, subject=person.pseudonym)
-        done.left = list(_left(found))
+        if found.unreadable:
+            where = "damaged parts of journals, see their folders quarantine"
+            done.left.append(f"{found.unreadable} {where}")
         advance("free space", 0)
         retention.free_space()
         if is_wal_in_use():
@@ -127,7 +132,7 @@ def _wait_for_requests(person: Person, within_s: float) -> None:
     journal_posting.adopt(conf.data_dir)
     deadline = time.monotonic() + within_s
     while waiting := (
-        requests.open_rows_of(person).count()
+        requests.rows_of(person).filter(state=State.OPEN).count()
         + local_files.erase_journals(conf.data_dir, person, only_count=True).waiting
     ):
         if time.monotonic() > deadline:
@@ -137,15 +142,11 @@ def _wait_for_requests(person: Person, within_s: float) -> None:
         raise StillRunning("an export is being written, which may contain rows of the user")
 
 
-def _sessions_of(person: Person) -> set[tuple[int | None, str]]:
-    rows = requests.rows_of(person).exclude(session_id="").exclude(session_id__startswith=MARK)
-    return set(rows.values_list("key_id", "session_id").distinct())
-
-
 def _erase_archived(
     person: Person, folder: Path, cause: Cause, advance: Advance, done: Erasure
 ) -> None:
-    pseudonyms = {person.pseudonym, *_earlier_pseudonyms()}
+    earlier = (f"{MARK}{digest[:16]}" for digest in erased_users.read())
+    pseudonyms = {person.pseudonym, *earlier}
     for rows in archived_months.adopt_newer_versions(pseudonyms, cause):
         advance("archived months", rows)
     for month in archived_months.removed_months():
@@ -159,15 +160,6 @@ def _erase_archived(
     archive_run.remove_old_files()
 
 
-def _earlier_pseudonyms() -> set[str]:
-    return {f"{MARK}{digest[:16]}" for digest in erased_users.read()}
-
-
-def _left(found: local_files.JournalRecords) -> Iterator[str]:
-    if found.unreadable:
-        yield f"{found.unreadable} damaged parts of journals, see their folders quarantine"
-
-
 def is_wal_in_use() -> bool:
     """Whether SQLite's write-ahead log still has pages, because another process reads them."""
     if connection.vendor != "sqlite" or connection.in_atomic_block:
@@ -177,11 +169,7 @@ def is_wal_in_use() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def _without_progress(step: str, rows: int) -> None:
-    """Report nothing."""
-
-
-def erase_again(advance: Advance = _without_progress) -> int:
+def erase_again(advance: Advance = lambda _step, _rows: None) -> int:
     """Erase users again whose data came back with an older backup; return how many.
 
     No gateway may run.

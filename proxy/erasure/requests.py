@@ -45,10 +45,6 @@ def rows_of(person: Person) -> QuerySet[Exchange]:
     return Exchange.objects.filter(person.is_of_person, created__lte=person.until)
 
 
-def open_rows_of(person: Person) -> QuerySet[Exchange]:
-    return rows_of(person).filter(state=State.OPEN)
-
-
 def transcripts_of(person: Person) -> QuerySet[Transcript]:
     return Transcript.objects.filter(exchange__in=rows_of(person))
 

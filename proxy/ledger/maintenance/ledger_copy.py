@@ -166,21 +166,16 @@ def begin(*, restart: bool) -> int:
                 "the ledger has changed since this copy began; --restart begins it again"
             )
         return sum(table.rows for table in unfinished)
-    if not unfinished:
-        _require_new()
+    for model in tables() if not unfinished else ():
+        label = model._meta.label  # noqa: SLF001 - documented by Django
+        if label not in MADE_BY_MIGRATIONS and count_rows(model, DEFAULT_DB_ALIAS):
+            raise ConfigError(f"the target has rows in {name_of(model)}; name an empty database")
     copied = [name_of(model) for model in tables()] + [term_index.TABLE]
     with transaction.atomic():
         emptied = connection.ops.sql_flush(no_style(), [*copied, name_of(CopiedTable)])
         connection.ops.execute_sql_flush(emptied)
         CopiedTable.objects.bulk_create(CopiedTable(table=name, source=source) for name in copied)
     return 0
-
-
-def _require_new() -> None:
-    for model in tables():
-        label = model._meta.label  # noqa: SLF001 - documented by Django
-        if label not in MADE_BY_MIGRATIONS and count_rows(model, DEFAULT_DB_ALIAS):
-            raise ConfigError(f"the target has rows in {name_of(model)}; name an empty database")
 
 
 def copy() -> Iterator[int]:
@@ -227,7 +222,11 @@ def _copy_batch(model: Model, progress: CopiedTable, size: int | None) -> int:
             cursor.copy(f"COPY {quoted(meta.db_table)} ({columns}) FROM STDIN") as lines,
         ):
             for row in values.iterator(chunk_size=FETCHED_BODIES if has_bodies else FETCHED):
-                lines.write_row(tuple(map(_adapt, fields, row)))
+                lines.write_row(
+                    tuple(
+                        f.get_db_prep_save(v, connection) for f, v in zip(fields, row, strict=True)
+                    )
+                )
                 count += 1
     except (DatabaseError, psycopg.Error) as error:
         place = f" after {progress.position}" if progress.position else ""
@@ -238,11 +237,6 @@ def _copy_batch(model: Model, progress: CopiedTable, size: int | None) -> int:
         keys = [row[names.index(key.attname)] for key in meta.pk_fields]
         progress.position = list(map(_as_json, keys))
     return count
-
-
-def _adapt(field: Any, value: Any) -> Any:
-    """Return a value as psycopg takes it for the column."""
-    return field.get_db_prep_save(value, connection)
 
 
 def _as_json(key: Any) -> Any:

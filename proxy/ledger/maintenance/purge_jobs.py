@@ -14,7 +14,6 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -86,27 +85,24 @@ def expired_by_team(at: datetime) -> list[ExpiredTranscripts]:
         .order_by()
     )
     names = LedgerNames().teams.load(row["team"] for row in found)
-    return sorted(
-        (_due(row, names[row["team"]], days, at) for row in found), key=attrgetter("team")
-    )
+    due = []
+    for row in found:
+        limit = days.get(row["team"], retention.DELETED_TEAM_DAYS)
+        due.append(
+            ExpiredTranscripts(
+                team=names[row["team"]],
+                retention_days=limit,
+                before=at - timedelta(days=limit),
+                transcripts=row["count"],
+                oldest=row["oldest"],
+                bytes=(row["manifests"] or 0) + (row["streams"] or 0),
+            )
+        )
+    return sorted(due, key=attrgetter("team"))
 
 
 def _older(at: datetime, days: int) -> Q:
     return Q(created__lt=at - timedelta(days=days))
-
-
-def _due(
-    row: Mapping[str, Any], name: str, days: Mapping[str, int], at: datetime
-) -> ExpiredTranscripts:
-    retention_days = days.get(row["team"], retention.DELETED_TEAM_DAYS)
-    return ExpiredTranscripts(
-        team=name,
-        retention_days=retention_days,
-        before=at - timedelta(days=retention_days),
-        transcripts=row["count"],
-        oldest=row["oldest"],
-        bytes=(row["manifests"] or 0) + (row["streams"] or 0),
-    )
 
 
 @dataclass(frozen=True, slots=True)

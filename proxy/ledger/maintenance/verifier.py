@@ -117,11 +117,7 @@ def _has_body_of(before: HashChainLink, link: HashChainLink) -> bool:
     if link.kind == LinkKind.CLOSED:
         return True
     kept = None if link.kind == LinkKind.ERASED else before.body_digest
-    return _bytes(link.body_digest) == _bytes(kept)
-
-
-def _bytes(stored: bytes | memoryview | None) -> bytes | None:
-    return None if stored is None else bytes(stored)
+    return bytes(link.body_digest or b"") == bytes(kept or b"")
 
 
 def links_by_row(ids: Iterable[str]) -> dict[str, list[HashChainLink]]:
@@ -265,9 +261,11 @@ def steps(state: Checkpoint, batch_size: int = BATCH) -> Iterator[None]:
     if days is None:
         return
     first, last = days
-    for at, end in _months(max(first, state.rows_until or first), last):
+    at = max(first, state.rows_until or first)
+    while at <= last:
+        end = min(bounds(at)[1].date(), last + timedelta(days=1))
         state.add(verify_links_of_rows(_midnight(at), _midnight(end)))
-        state.rows_until = end
+        state.rows_until = at = end
         yield
     at = max(first, state.sums_until or first)
     while state.sums and at <= last:
@@ -291,15 +289,6 @@ def _days_with_rows(days: DayRange) -> tuple[date, date] | None:
     first = max(min(known), days.since or date.min)
     last = min(max(known), days.until - timedelta(days=1) if days.until else date.max)
     return (first, last) if first <= last else None
-
-
-def _months(first: date, last: date) -> Iterator[tuple[date, date]]:
-    """Split the days from ``first`` to ``last`` at the ends of months."""
-    while first <= last:
-        following = (first.replace(day=1) + timedelta(days=32)).replace(day=1)
-        end = min(following, last + timedelta(days=1))
-        yield first, end
-        first = end
 
 
 def _midnight(day: date) -> datetime:
@@ -343,7 +332,11 @@ def verify(
         ]
         findings += _audit_entries(batch, now or datetime.now(UTC))
         if len(batch) < batch_size and days == EVERYTHING:
-            findings += [*_head(head), *signatures.unsigned_end(), *_unlinked_entries()]
+            findings += [*_head(head), *signatures.unsigned_end()]
+            findings += [
+                Finding("audit", subject_of(entry), "the entry of the audit log has no link")
+                for entry in islice(not_linked(), 100)
+            ]
         if batch:
             before, after = batch[-1], batch[-1].sequence
         yield VerifyProgress(after, len(batch), findings, rows.encrypted, rows.unproven)
@@ -452,11 +445,6 @@ def _audit_entries(batch: list[HashChainLink], now: datetime) -> Iterator[Findin
             yield Finding("audit", name, "the entry has a second link that is not of an erasure")
 
 
-def _unlinked_entries() -> Iterator[Finding]:
-    for entry in islice(not_linked(), 100):
-        yield Finding("audit", subject_of(entry), "the entry of the audit log has no link")
-
-
 def check_published(path: Path) -> Iterator[Finding]:
     """Compare the chain with heads that were published. Raises ConfigError for an unusable file."""
     heads = published(path)
@@ -533,9 +521,10 @@ class _Rows:
         """Return whether the transcript of a row, whose first link this is, may not be missing."""
         if self._retention is None or self._deletions.cover(row, first):
             return False
-        return first > self._deletions.unrecorded_until or (
-            row.created >= _stored_since(row, self._retention)
-        )
+        if first > self._deletions.unrecorded_until:
+            return True
+        since = self._retention.get(row.team)  # None: transcripts of a deleted team may be missing
+        return since is not None and row.created >= since
 
 
 def _amended(link: HashChainLink) -> bool:
@@ -551,14 +540,6 @@ def _amended(link: HashChainLink) -> bool:
             return True
         row = Exchange.objects.filter(pk=link.exchange_id).first()
         return row is not None and is_digest_of(bytes(link.row_digest), row, link.kind)
-
-
-def _stored_since(row: Exchange, retention: Mapping[str, datetime]) -> datetime:
-    """Return the time since which transcripts of the row's team must exist.
-
-    Transcripts of a deleted team need not exist.
-    """
-    return retention.get(row.team, datetime.max.replace(tzinfo=UTC))
 
 
 def _body(
@@ -740,10 +721,10 @@ def _claims(
         *chain, "audit",
     )  # fmt: skip
     if heads:
-        last = heads[-1]
+        last, at = heads[-1], heads[-1].at.astimezone(UTC)
         yield (
             (
-                f"links 1 to {last.sequence} are those published at {_minute(last)} UTC, "
+                f"links 1 to {last.sequence} are those published at {at:%Y-%m-%d %H:%M} UTC, "
                 "so none of them was cut off, and no older database was put in place"
             ),
             True,
@@ -772,7 +753,3 @@ def _limits(state: Checkpoint, heads: Sequence[PublishedHead]) -> Iterator[str]:
         yield f"{waiting} requests that have not ended"
     if unlinked := AuditEntry.objects.filter(pk__gt=last_linked()).count():
         yield f"{unlinked} entries of the audit log, which get their links within an hour"
-
-
-def _minute(head: PublishedHead) -> str:
-    return f"{head.at.astimezone(UTC):%Y-%m-%d %H:%M}"
