@@ -60,7 +60,11 @@ class Recorder:
     @property
     def directory(self) -> Path:
         """The data directory, which contains the journals of all worker processes."""
-        return self._directory or _data_dir()
+        if self._directory is not None:
+            return self._directory
+        from proxy.conf import conf  # noqa: PLC0415 -- only the default needs Django's settings
+
+        return conf.data_dir
 
     def start(self) -> None:
         """Lock and open a journal, and start its threads. A second call changes nothing.
@@ -187,12 +191,6 @@ def withdrawn_record(request_id: str) -> CloseRecord:
         detail="gone_before_upstream",
         delivered=False,
     )
-
-
-def _data_dir() -> Path:
-    from proxy.conf import conf  # noqa: PLC0415 -- only the default instance needs Django's settings
-
-    return conf.data_dir
 
 
 recorder: Final = Recorder(running=RUNNING)

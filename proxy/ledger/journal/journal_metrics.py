@@ -50,8 +50,11 @@ class RecordCollector(Collector):
         self._state = state
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        state, found = self._state, dict(_journals(self._directory))
-        now = time.time()
+        state, now = self._state, time.time()
+        found: dict[str, Backlog] = {}
+        for path in sorted(self._directory.glob("journal-*/")):
+            if mark := read_watermark(path):
+                found[path.name] = Backlog(mark["records"], mark["oldest"], mark["set_aside"])
         if state.get("name"):
             oldest = now - state["oldest_s"] if state["oldest_s"] else None
             found[state["name"]] = Backlog(state["backlog"], oldest, state["set_aside"])
@@ -64,12 +67,6 @@ class RecordCollector(Collector):
         yield _family(DATABASE, {"": int(state["database"])})
         yield _family(LOST, {"": state.get("lost_chunks", 0)})
         yield _family(UNDERIVED, {"": state.get("underived", 0)})
-
-
-def _journals(directory: Path) -> Iterator[tuple[str, Backlog]]:
-    for path in sorted(directory.glob("journal-*/")):
-        if mark := read_watermark(path):
-            yield path.name, Backlog(mark["records"], mark["oldest"], mark["set_aside"])
 
 
 def _family(gauge: Gauge, values: dict[str, float]) -> GaugeMetricFamily:

@@ -218,16 +218,14 @@ def all_budgets() -> list[Budget]:
 
 def covers(budget: Budget, row: AnyRow) -> bool:
     """Return whether the cost of the row counts towards the budget."""
-    models = budget.models_covered
-    return _pays(budget, row) and (not models or matches_any(row.model_requested, models))
-
-
-def _pays(budget: Budget, row: AnyRow) -> bool:
     if budget.team is not None:
-        return row.team == budget.team.ledger_id
-    if budget.key_id is not None:
-        return row.key_id in budget.key_ids
-    return budget.user is not None and row.user == person_id(budget.user)
+        pays = row.team == budget.team.ledger_id
+    elif budget.key_id is not None:
+        pays = row.key_id in budget.key_ids
+    else:
+        pays = budget.user is not None and row.user == person_id(budget.user)
+    models = budget.models_covered
+    return pays and (not models or matches_any(row.model_requested, models))
 
 
 def posted_among(ids: Collection[str]) -> set[str]:

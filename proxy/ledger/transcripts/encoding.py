@@ -174,7 +174,20 @@ def failed_attempts_of(
     for chunk in chunks:
         if not _is_stream(chunk, last):
             by_attempt.setdefault(chunk.attempt, []).append(chunk)
-    return [_failed(some, some[0].target or target) for _, some in sorted(by_attempt.items())]
+    failed = []
+    for number, some in sorted(by_attempt.items()):
+        body = b"".join(raw for chunk in some for _, raw in chunk.reads)[:MAX_FAILED_BYTES]
+        own = some[0].target or target
+        failed.append(
+            FailedAttempt(
+                number,
+                own.get("upstream", ""),
+                own.get("model", ""),
+                some[0].status,
+                Piece(hashlib.sha256(body).digest(), body),
+            )
+        )
+    return failed
 
 
 def _last(chunks: Sequence[Chunk], last: int) -> int:
@@ -183,17 +196,6 @@ def _last(chunks: Sequence[Chunk], last: int) -> int:
 
 def _is_stream(chunk: Chunk, last: int) -> bool:
     return chunk.attempt == last and chunk.status == 200
-
-
-def _failed(chunks: Sequence[Chunk], target: Mapping[str, Any]) -> FailedAttempt:
-    body = b"".join(raw for chunk in chunks for _, raw in chunk.reads)[:MAX_FAILED_BYTES]
-    return FailedAttempt(
-        chunks[0].attempt,
-        target.get("upstream", ""),
-        target.get("model", ""),
-        chunks[0].status,
-        Piece(hashlib.sha256(body).digest(), body),
-    )
 
 
 def manifest_metadata(one: Conversation) -> dict[str, Any]:

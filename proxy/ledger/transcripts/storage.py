@@ -225,7 +225,10 @@ def _conversation(row: Transcript, parts: Iterable[StoredPart] | None = None) ->
     manifest = decode_manifest(row.exchange_id, row.manifest)
     if parts is None:
         parts = stored_parts(part_ids_in(manifest))
-    texts = {pk: _piece(decode_part(digest, data)) for pk, digest, data in parts}
+    texts: dict[int, Piece] = {}
+    for pk, digest, data in parts:
+        text = decode_part(digest, data)
+        texts[pk] = Piece(hashlib.sha256(text).digest(), text)
     one = Conversation(
         row.exchange_id,
         row.created,
@@ -281,7 +284,3 @@ def readable_texts(ids: Iterable[int]) -> dict[int, bytes]:
         with suppress(zstandard.ZstdError, ValueError):
             found[pk] = decode_part(digest, data)
     return found
-
-
-def _piece(text: bytes) -> Piece:
-    return Piece(hashlib.sha256(text).digest(), text)
