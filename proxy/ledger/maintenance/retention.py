@@ -183,7 +183,7 @@ def prune_parts(
 
 
 def _prune_range(
-    used_ids: "_UsedIds", before: datetime, batch: int, pause: Callable[[], None]
+    used_ids: "_UsedIds", before: datetime, batch: int, pause: Callable[[], object]
 ) -> Iterator[int]:
     last = used_ids.start - 1
     while True:
@@ -218,7 +218,7 @@ class _UsedIds:
         place, bit = divmod(part_id - self.start, 8)
         return bool(self._bits[place] & 1 << bit)
 
-    def read_manifests(self, pause: Callable[[], None]) -> None:
+    def read_manifests(self, pause: Callable[[], object]) -> None:
         """Mark the parts of all transcripts."""
         rows = Transcript.objects.values_list("exchange_id", "created", "manifest")
         for number, (exchange_id, created, data) in enumerate(rows.iterator(chunk_size=500)):
