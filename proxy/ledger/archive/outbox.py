@@ -138,7 +138,12 @@ def archive(month: date, location: str, folder: Path) -> Iterator[int]:
         stored.add(rows)
         yield len(rows)
     if transcripts_of(month).exists():
-        yield from _write_transcripts(month, transcripts)
+        try:
+            yield from parquet.write_transcripts(transcripts_of(month).order_by("pk"), transcripts)
+        except MissingBodyKey as missing:
+            raise ConfigError(f"a transcript of {month:%Y-%m} is {missing}") from None
+        except (zstandard.ZstdError, ValueError) as exc:
+            raise ArchiveError(f"a transcript of {month:%Y-%m} cannot be read: {exc}") from exc
         ids = (one.id for one in parquet.list_transcripts(transcripts))
         while some := list(islice(ids, TRANSCRIPTS_TOGETHER)):
             stored.transcripts += len(verified_transcripts(transcripts, some))
@@ -196,15 +201,6 @@ def put(location: str, path: Path) -> str:
     if files.stored_sha256(location, path.name) != sha256:
         raise ArchiveError(f"{location}/{path.name} is not what was written")
     return sha256
-
-
-def _write_transcripts(month: date, path: Path) -> Iterator[int]:
-    try:
-        yield from parquet.write_transcripts(transcripts_of(month).order_by("pk"), path)
-    except MissingBodyKey as missing:
-        raise ConfigError(f"a transcript of {month:%Y-%m} is {missing}") from None
-    except (zstandard.ZstdError, ValueError) as exc:
-        raise ArchiveError(f"a transcript of {month:%Y-%m} cannot be read: {exc}") from exc
 
 
 def verified_rows(path: Path, batch: int = VERIFIED_TOGETHER) -> Iterator[list[Exchange]]:

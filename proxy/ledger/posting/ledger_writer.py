@@ -169,7 +169,15 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         write(Exchange, map(vars, rows), replaced=MUTABLE_COLUMNS)
         bodies = storage.store(list(conversations.values()), now)
         if conf.search:
-            write_derived("search index", lambda some: _index(some, conversations), rows)
+
+            def index(some: Sequence[Row]) -> None:
+                indexer.index_conversations(
+                    (one, row.team, row.new_from)
+                    for row in some
+                    if (one := conversations.get(row.id))
+                )
+
+            write_derived("search index", index, rows)
         done = [row for row in rows if row.state == State.CLOSED]
         rollups.add(done)
         created = [row for row in rows if row.id in new]
@@ -205,13 +213,6 @@ def write_derived(name: str, derive: Callable[[Sequence[Row]], None], rows: Sequ
         for row in rows:
             logger.exception("ledger: %s is recorded without its %s", row.id, name)
         underived[name] += len(rows)
-
-
-def _index(rows: Iterable[Row], conversations: Mapping[str, Conversation]) -> None:
-    """Add the texts of the stored transcripts to the search index."""
-    indexer.index_conversations(
-        (one, row.team, row.new_from) for row in rows if (one := conversations.get(row.id))
-    )
 
 
 def _is_due(records: ExchangeRecords, row: Row | None) -> bool:
