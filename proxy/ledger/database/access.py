@@ -87,7 +87,8 @@ def advisory_lock(number: int, *, wait: bool) -> Iterator[None]:
         yield
         return
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT pg_{'' if wait else 'try_'}advisory_lock(%s)", [number])
+        take = "SELECT pg_advisory_lock(%s)" if wait else "SELECT pg_try_advisory_lock(%s)"
+        cursor.execute(take, [number])
         if cursor.fetchone()[0] is False:
             raise BlockingIOError
     try:
