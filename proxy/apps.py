@@ -11,13 +11,13 @@ class ProxyConfig(AppConfig):
     def ready(self) -> None:
         from proxy.audit_log import field_changes  # noqa: PLC0415 - imports models, which must be loaded first
         from proxy.checks import INSTALLATION, check_settings  # noqa: PLC0415 - needs complete settings
-        from proxy.ledger.webhooks import audit_events  # noqa: PLC0415 - imports models, as above
+        from proxy.ledger import webhooks  # noqa: PLC0415 - imports models, as above
         from proxy.permissions import team_grants  # noqa: PLC0415 - imports models, as above
         from proxy.permissions.roles import make_roles, note_permissions  # noqa: PLC0415 - imports models, which must be loaded first
         from proxy.signin.checks import check_sign_in  # noqa: PLC0415 - imports models, as above
 
         field_changes.connect()
-        audit_events.connect()
+        webhooks.connect()
         team_grants.connect()
         checks.register(check_settings, INSTALLATION)
         checks.register(check_sign_in, INSTALLATION)

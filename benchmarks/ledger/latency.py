@@ -154,8 +154,7 @@ def loaded(directory: Path, seconds: float) -> list[float]:
 
 async def closed_loop(directory: Path, seconds: float) -> list[float]:
     from proxy.ledger.journal import locks
-    from proxy.ledger.journal.durability_future import DurabilityFuture
-    from proxy.ledger.journal.journal import Journal
+    from proxy.ledger.journal.journal import DurabilityFuture, Journal
     from proxy.ledger.journal.records import CloseRecord, OpenRecord
 
     with locks.take(directory) as lock:

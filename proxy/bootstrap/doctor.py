@@ -30,9 +30,7 @@ from proxy.models.setup.upstreams import SANDBOXES
 from proxy.secrets import has_root
 
 from . import data_directory
-from .finding import Finding
-from .upstream_checks import TIMEOUT, check_upstream
-from .web_search_check import check_web_search
+from .upstream_checks import TIMEOUT, Finding, check_upstream, check_web_search
 
 
 class Readiness(msgspec.Struct):

@@ -1,34 +1,199 @@
-"""The checks of upstreams by ``doctor``: address, key, clock, streaming and model."""
+"""The checks of upstreams by ``doctor``: address, key, clock, streaming, models and web search.
 
+The checks of a model of a Chat Completions server each send one small request, and report what an
+agent would notice later: a small context window, no token counts, calls that arrive as text, no
+vision.
+"""
+
+import asyncio
 import datetime as dt
 import email.utils
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 import msgspec
 from django.core.exceptions import ValidationError
 
+from proxy.conf import conf
 from proxy.gateway.credentials.credential import Credential, CredentialError, api_key_headers
 from proxy.gateway.credentials.registry import source_for
 from proxy.gateway.snapshot.dialects import DIALECTS
 from proxy.gateway.snapshot.endpoints import MODEL_LIST_PATHS, Endpoints, url_below, url_with_model
 from proxy.gateway.upstream.get_client import get_client
 from proxy.gateway.upstream.probe import send_questions
+from proxy.gateway.web_search import search
 from proxy.models import ModelLesson, RouteTarget, Upstream
-from proxy.models.setup.upstream_connection import (
-    ResolvedConnection,
-    resolve_connection,
-)
+from proxy.models.setup.upstream_connection import ResolvedConnection, resolve_connection
+from proxy.models.setup.upstreams import split_url
 from proxy.secrets import ConfigError
 from proxy.upstream_probe import QUESTIONS, USUAL
+from proxy.url_hosts import host_error, is_private
 from translator.anthropic_upstream.clouds import CLOUDS
 from translator.capabilities import PROFILES, Profile, profile_with
 from translator.request.body_edits import OUTPUT_LIMITS
 
-from .finding import Finding
-from .model_checks import check_model
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. ``ok``: whether the check passed; None: information only."""
+
+    subject: str
+    ok: bool | None
+    text: str
+    hint: str = ""
+
+
+MIN_WINDOW: Final = 32_768
+"""Tokens. Claude Code sends about 18,000 tokens before the first word of the user."""
+WINDOW_FIELDS: Final = ("max_model_len", "n_ctx", "loaded_context_length", "context_length")
+"""Fields with the size of the context window: of vLLM, llama.cpp, LM Studio and others."""
+MAX_TOKENS: Final = 256
+TOOL: Final[Mapping[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+QUESTION: Final = "What is the weather in Oslo? Use the tool get_weather."
+PIXEL: Final = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9"
+    "awAAAABJRU5ErkJggg=="
+)
+PICTURE: Final = (
+    {"type": "text", "text": "Name the color."},
+    {"type": "image_url", "image_url": {"url": PIXEL}},
+)
+
+
+def check_model(upstream: Upstream, model: str, client: httpx.Client) -> Iterator[Finding]:
+    """Yield the findings about the model of a Chat Completions upstream; for other APIs, none."""
+    if upstream.dialect != "chat":
+        return
+    subject = f"model {model} of {upstream}"
+    yield from _check_window(subject, upstream, model, client)
+    profile = PROFILES.get(upstream.profile, PROFILES["generic"])
+    dialect, version = DIALECTS[upstream.dialect], upstream.api_version
+    endpoints = Endpoints.of(upstream.base_url, dialect, profile, None, version)
+    url = str(url_with_model(endpoints.whole, model))
+    base = {"model": model, profile.max_tokens_field: MAX_TOKENS}
+    answer = _ask(client, url, {**base, "messages": _user(QUESTION), "tools": [TOOL]})
+    if answer is not None:
+        yield _check_counts(subject, answer)
+        yield _check_calls(subject, answer)
+    if answer is not None and upstream.capabilities.get("images", profile.images):
+        sees = _ask(client, url, {**base, "messages": _user(PICTURE)})
+        hint = "" if sees is not None else "Set capabilities = { images = false } on the upstream."
+        text = "accepts images" if sees is not None else "accepts no images"
+        yield Finding(subject, ok=None, text=text, hint=hint)
+
+
+def _check_window(
+    subject: str, upstream: Upstream, model: str, client: httpx.Client
+) -> Iterator[Finding]:
+    models = url_below(upstream.base_url, "/models", upstream.api_version)
+    window = _window_in_list(_json(client.get(models)), model)
+    if not window:  # llama.cpp
+        props = _json(client.get(f"{upstream.base_url.removesuffix('/v1')}/props"))
+        settings = props.get("default_generation_settings")
+        window = _window(settings if isinstance(settings, dict) else {})
+    if window:
+        is_small = window < MIN_WINDOW
+        hint = "Agents need more: Claude Code sends 18,000 tokens before the first word."
+        text = f"has a context window of {window:,} tokens"
+        yield Finding(subject, ok=not is_small, text=text, hint=hint if is_small else "")
+
+
+def _window_in_list(models: Mapping[str, Any], model: str) -> int:
+    entries = models.get("data")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and entry.get("id") == model:
+            meta = entry.get("meta")
+            return _window(entry) or _window(meta if isinstance(meta, dict) else {})
+    return 0
+
+
+def _window(fields: Mapping[str, Any]) -> int:
+    counts = (fields.get(name) for name in WINDOW_FIELDS)
+    return next((count for count in counts if type(count) is int and count > 0), 0)
+
+
+def _check_counts(subject: str, answer: Mapping[str, Any]) -> Finding:
+    usage = answer.get("usage")
+    counted = isinstance(usage, dict) and bool(
+        usage.get("prompt_tokens") and usage.get("completion_tokens")
+    )
+    text = "counts tokens" if counted else "reports no token counts: they are estimated"
+    return Finding(subject, ok=None, text=text)
+
+
+def _check_calls(subject: str, answer: Mapping[str, Any]) -> Finding:
+    message = answer["choices"][0].get("message") or {}
+    content = message.get("content")
+    if message.get("tool_calls"):
+        return Finding(subject, ok=True, text="calls tools")
+    if isinstance(content, str) and "get_weather" in content and ("{" in content or "<" in content):
+        hint = (
+            "Enable the tool parser: --jinja for llama.cpp, --enable-auto-tool-choice and"
+            " --tool-call-parser for vLLM, --tool-call-parser for SGLang."
+        )
+        return Finding(subject, ok=False, text="writes tool calls as text", hint=hint)
+    return Finding(subject, ok=None, text="answered without calling the tool")
+
+
+def _user(content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+def _ask(client: httpx.Client, url: str, body: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the response to a request; None if it is not one."""
+    answer = _json(client.post(url, json=body))
+    choices = answer.get("choices")
+    is_answer = isinstance(choices, list) and choices and isinstance(choices[0], dict)
+    return answer if is_answer else None
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    try:
+        value = response.json() if response.status_code == 200 else None
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+QUERY: Final = "Anthropic Messages API"
+HINTS: Final = {
+    "too_many_requests": "The endpoint limits its requests.",
+    "unavailable": "See the log above, BRIDGE_WEB_SEARCH_FORMAT and BRIDGE_WEB_SEARCH_API_KEY; "
+    "SearXNG answers with JSON only if its settings.yml lists the format json.",
+}
+
+
+def check_web_search() -> Iterator[Finding]:
+    """Make one search, if an endpoint is set."""
+    if not conf.web_search_url:
+        return
+    parts, host = split_url(conf.web_search_url)
+    if parts.scheme == "http" and not is_private(host or ""):
+        text = f"queries and the key are sent unencrypted to {host}"
+        yield Finding("web search", ok=False, text=text, hint="Use https.")
+    if error := host_error(host or ""):
+        yield Finding("web search", ok=False, text=error, hint="Change BRIDGE_WEB_SEARCH_URL.")
+        return
+    found = asyncio.run(search(QUERY, {}))
+    if isinstance(found, list):
+        text = f"{host} returned {len(found)} results in the format {conf.web_search_format}"
+        hint = "" if found else "Check BRIDGE_WEB_SEARCH_FORMAT."
+        yield Finding("web search", ok=bool(found), text=text, hint=hint)
+    else:
+        code = found["error_code"]
+        text = f"{host} returned no results: {code}"
+        yield Finding("web search", ok=False, text=text, hint=HINTS.get(code, ""))
+
 
 SKEW_S: Final = 30
 BUFFERED_S: Final = 0.01

@@ -11,13 +11,15 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Self
 
 from django.db import DatabaseError, OperationalError, connection
 
 from proxy.conf import conf
-from proxy.ledger.database.availability import database_file
+from proxy.ledger.database import access
+from proxy.ledger.database.access import database_file
 from proxy.ledger.database.schema_check import MIGRATION_PENDING
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.secrets import ConfigError
@@ -129,3 +131,14 @@ class DatabaseWaiter:
             finally:
                 connection.close()
             return
+
+
+LOCK: Final = 0x6D62_7374  # "mbst"; id of the advisory lock, different from all other ids
+
+
+def startup_lock() -> AbstractContextManager[None]:
+    """Wait until no other gateway that uses this database is starting: only one migrates it.
+
+    A SQLite database is used by one gateway only, which has already locked its data directory.
+    """
+    return access.advisory_lock(LOCK, wait=True)

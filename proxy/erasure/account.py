@@ -83,7 +83,12 @@ def erase(person: Person, cause: Cause) -> int:
         )  # fmt: skip
     for user in _users().filter(pk=person.user_id):
         user.delete()
-    _forget_names(person)
+    # The names that were kept for the rows of the person and of the person's old keys.
+    own = UsageByCallerDay.objects.filter(user__in=(person.id, person.pseudonym))
+    keys = own.exclude(key_id=None).values_list("key_id", flat=True).distinct()
+    kept = Q(kind=NameKind.USER, ident=person.id)
+    kept |= Q(kind=NameKind.KEY, ident__in=[str(pk) for pk in keys])
+    FormerName.objects.filter(kept).delete()
     Revision.bump()
     changed = _replace_in_audit_log(person, cause)
     _replace_in_events(person)
@@ -93,15 +98,6 @@ def erase(person: Person, cause: Cause) -> int:
     for row in apps.get_model("admin", "LogEntry").objects.iterator():
         _replace(row, person, ("object_repr", "change_message"))
     return changed
-
-
-def _forget_names(person: Person) -> None:
-    """Delete the names that were kept for the rows of the person and of the person's old keys."""
-    own = UsageByCallerDay.objects.filter(user__in=(person.id, person.pseudonym))
-    keys = own.exclude(key_id=None).values_list("key_id", flat=True).distinct()
-    kept = Q(kind=NameKind.USER, ident=person.id)
-    kept |= Q(kind=NameKind.KEY, ident__in=[str(pk) for pk in keys])
-    FormerName.objects.filter(kept).delete()
 
 
 def _users() -> Any:

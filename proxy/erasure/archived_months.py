@@ -60,8 +60,15 @@ def erase_month(
     if month.transcripts_sha256:
         _expire_parts(transcripts_path(month), ids)
         archive_run.drop_transcripts(month, ids, folder)
+
+    def changed_rows() -> Iterator[Exchange]:
+        for row in parquet.read(rows_path(month)):
+            if person.is_owner(row.user, row.key_id) and row.created <= person.until:
+                set_columns(row, person.columns(row))
+            yield row
+
     path = folder / month.file_of(month.version + 1)
-    yield from parquet.write(_changed_rows(month, person), path)
+    yield from parquet.write(changed_rows(), path)
     files.put(month.location, path)
     yield from adopt(month, month.version + 1, {person.pseudonym}, cause)
 
@@ -71,13 +78,6 @@ def _expire_parts(path: Path, ids: list[str]) -> None:
     for _, parts in parquet.read_transcripts(path, ids):
         for some in slices([digest for _, digest, _ in parts]):
             Part.objects.filter(digest__in=some).update(used=FIRST)
-
-
-def _changed_rows(month: ArchivedMonth, person: Person) -> Iterator[Exchange]:
-    for row in parquet.read(rows_path(month)):
-        if person.is_owner(row.user, row.key_id) and row.created <= person.until:
-            set_columns(row, person.columns(row))
-        yield row
 
 
 def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str], cause: Cause) -> Iterator[int]:
@@ -93,7 +93,10 @@ def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str], cause: Cause
     rows = cost = 0
     found = parquet.read(path)
     while batch := list(islice(found, BATCH)):
-        changed += _differing(batch, pseudonyms)
+        for row in hash_chain.differing(batch):
+            if row.user not in pseudonyms:
+                raise ArchiveError(f"{row.pk} differs from its link of the hash chain")
+            changed.append(row.pk)
         rows += len(batch)
         cost += sum(row.cost_nanousd or 0 for row in batch)
         yield len(batch)
@@ -114,14 +117,6 @@ def adopt(month: ArchivedMonth, version: int, pseudonyms: set[str], cause: Cause
         month.head_sequence, month.head_digest = head.sequence, bytes(head.digest)
         month.archived = datetime.now(UTC)
         month.save()
-
-
-def _differing(rows: list[Exchange], pseudonyms: set[str]) -> list[str]:
-    """Return the ids of the rows that differ from their newest link."""
-    found = hash_chain.differing(rows)
-    if others := [row.pk for row in found if row.user not in pseudonyms]:
-        raise ArchiveError(f"{others[0]} differs from its link of the hash chain")
-    return [row.pk for row in found]
 
 
 def write_stale_again(folder: Path) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """Erase a person step by step. Each step can be repeated, so a second run resumes a killed one."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +13,12 @@ from proxy.audit_log import Action, record
 from proxy.conf import conf
 from proxy.ledger.archive import outbox
 from proxy.ledger.maintenance import archive_run, retention
-from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
+from proxy.ledger.maintenance.amendments import close_stale_rows
 from proxy.ledger.posting import journal_posting
 from proxy.ledger.posting.audit_links import Cause
+from proxy.models import State
 
-from . import account, archived_months, erased_users, journals, local_files, requests
+from . import account, archived_months, erased_users, local_files, requests
 from .person import MARK, Person
 
 POSTED_WITHIN_S: Final = 10.0
@@ -64,7 +65,7 @@ def count(person: Person) -> Erasure:
         transcripts=requests.transcripts_of(person).count()
         + sum(archived_months.count_transcripts(month, ids) for month, ids in archived),
         archived_requests=sum(len(ids) for _, ids in archived),
-        journal_records=journals.erase(conf.data_dir, person, only_count=True).erased,
+        journal_records=local_files.erase_journals(conf.data_dir, person, only_count=True).erased,
         audit_entries=sum(1 for _ in account.audit_entries(person)),
     )
 
@@ -93,7 +94,9 @@ def erase(
         requests.finish_removals()
         done = Erasure(person.pseudonym, int(person.user_id is not None), len(person.keys))
         done.transcripts = requests.transcripts_of(person).count()
-        local_files.erase_calls(_sessions_of(person))
+        named = requests.rows_of(person).exclude(session_id="")
+        sessions = named.exclude(session_id__startswith=MARK).values_list("key_id", "session_id")
+        local_files.erase_calls(set(sessions.distinct()))
         for rows in requests.erase_rows(person, cause, batch):
             done.requests += rows
             advance("requests", rows)
@@ -102,7 +105,7 @@ def erase(
         requests.erase_sightings(person)
         for parts in retention.prune_parts(datetime.now(UTC)):
             advance("unused parts", parts)
-        found = journals.erase(conf.data_dir, person)
+        found = local_files.erase_journals(conf.data_dir, person)
         done.journal_records = found.erased
         if requests.rows_of(person).exists():
             raise StillRunning("the user has sent new requests until the keys stopped working")
@@ -114,7 +117,9 @@ def erase(
         if any(done.counts.values()):
             counts = ", ".join(f"{name}: {n}" for name, n in done.counts.items())
             record(Action.ERASE, detail=counts, subject=person.pseudonym)
-        done.left = list(_left(found))
+        if found.unreadable:
+            where = "damaged parts of journals, see their folders quarantine"
+            done.left.append(f"{found.unreadable} {where}")
         advance("free space", 0)
         retention.free_space()
         if is_wal_in_use():
@@ -127,8 +132,8 @@ def _wait_for_requests(person: Person, within_s: float) -> None:
     journal_posting.adopt(conf.data_dir)
     deadline = time.monotonic() + within_s
     while waiting := (
-        requests.open_rows_of(person).count()
-        + journals.erase(conf.data_dir, person, only_count=True).waiting
+        requests.rows_of(person).filter(state=State.OPEN).count()
+        + local_files.erase_journals(conf.data_dir, person, only_count=True).waiting
     ):
         if time.monotonic() > deadline:
             raise StillRunning(f"requests of the user that are not finished: {waiting}")
@@ -137,15 +142,11 @@ def _wait_for_requests(person: Person, within_s: float) -> None:
         raise StillRunning("an export is being written, which may contain rows of the user")
 
 
-def _sessions_of(person: Person) -> set[tuple[int | None, str]]:
-    rows = requests.rows_of(person).exclude(session_id="").exclude(session_id__startswith=MARK)
-    return set(rows.values_list("key_id", "session_id").distinct())
-
-
 def _erase_archived(
     person: Person, folder: Path, cause: Cause, advance: Advance, done: Erasure
 ) -> None:
-    pseudonyms = {person.pseudonym, *_earlier_pseudonyms()}
+    earlier = (f"{MARK}{digest[:16]}" for digest in erased_users.read())
+    pseudonyms = {person.pseudonym, *earlier}
     for rows in archived_months.adopt_newer_versions(pseudonyms, cause):
         advance("archived months", rows)
     for month in archived_months.removed_months():
@@ -159,15 +160,6 @@ def _erase_archived(
     archive_run.remove_old_files()
 
 
-def _earlier_pseudonyms() -> set[str]:
-    return {f"{MARK}{digest[:16]}" for digest in erased_users.read()}
-
-
-def _left(found: journals.JournalRecords) -> Iterator[str]:
-    if found.unreadable:
-        yield f"{found.unreadable} damaged parts of journals, see their folders quarantine"
-
-
 def is_wal_in_use() -> bool:
     """Whether SQLite's write-ahead log still has pages, because another process reads them."""
     if connection.vendor != "sqlite" or connection.in_atomic_block:
@@ -177,11 +169,7 @@ def is_wal_in_use() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def _without_progress(step: str, rows: int) -> None:
-    """Report nothing."""
-
-
-def erase_again(advance: Advance = _without_progress) -> int:
+def erase_again(advance: Advance = lambda _step, _rows: None) -> int:
     """Erase users again whose data came back with an older backup; return how many.
 
     No gateway may run.

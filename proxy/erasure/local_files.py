@@ -1,9 +1,16 @@
-"""Erase what other files of the data directory contain of a person: calls, exports."""
+"""Erase what files of this host contain of a person: journals, recorded calls, exports.
+
+A journal stores records for a day after they are in the database. The frames are overwritten in
+place, with frames of the same length, so a running gateway can go on appending to the file.
+"""
 
 import contextlib
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -12,12 +19,95 @@ from django.utils.timezone import now
 from proxy.conf import conf
 from proxy.counters.backends import CALLS_FILE
 from proxy.gateway.snapshot import config_cache
+from proxy.ledger.journal import segments
+from proxy.ledger.journal.records import OPEN, OpenRecord, decode
+from proxy.ledger.journal.segments import HEADER, Damage, Frame
 from proxy.live.shared_live_view import FILE as LIVE_FILE
-from proxy.models import Export, ExportState
+from proxy.models import Export, ExportState, State
 from proxy.reports.exports.jobs import RUNNER_TIMEOUT
 from proxy.secrets import ConfigError
 
+from .person import Person
+from .requests import states_of
+
 BUSY_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class JournalRecords:
+    """What the journals of a data directory contain of a person."""
+
+    erased: int = 0
+    """Records of finished requests, which were overwritten (or only counted)."""
+    waiting: int = 0
+    """Requests that are not in the database yet."""
+    unreadable: int = 0
+    """Damaged parts of files, which may contain records of any person."""
+
+
+def erase_journals(directory: Path, person: Person, *, only_count: bool = False) -> JournalRecords:
+    """Overwrite the person's records in all journals; ``only_count``: change nothing."""
+    found = JournalRecords()
+    for journal in sorted(directory.glob("journal-*/")):
+        for number in segments.numbers_in(journal):
+            _erase_segment(segments.path_of(journal, number), person, found, only_count)
+        _erase_quarantine(journal / "quarantine", person, found, only_count)
+    return found
+
+
+def _erase_segment(path: Path, person: Person, found: JournalRecords, only_count: bool) -> None:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # the gateway has just removed it
+        return
+    try:
+        frames: list[Frame] = []
+        for frame in segments.read_frames(file, HEADER.size, os.fstat(file).st_size):
+            if isinstance(frame, Damage):
+                found.unreadable += not frame.torn
+            else:
+                frames.append(frame)
+        states = states_of(sorted({frame.id for frame in frames}), person)
+        for frame in frames:
+            data = segments.read_frame(file, frame.offset)
+            state = states.get(frame.id)
+            if state == State.CLOSED and data != (blank := segments.erased(data)):
+                found.erased += 1
+                if not only_count:
+                    os.pwrite(file, blank, frame.offset)
+            elif state is None and frame.kind == OPEN:
+                found.waiting += _is_of_person(data, person, found)
+        if not only_count:
+            os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _is_of_person(data: bytes, person: Person, found: JournalRecords) -> bool:
+    """Whether a record that is not in the database belongs to the person."""
+    try:
+        record = decode(segments.body_of(data))
+    except ValueError:  # msgspec's errors are ValueErrors
+        found.unreadable += 1
+        return False
+    if not isinstance(record, OpenRecord):
+        return False
+    is_older = datetime.fromtimestamp(record.created, UTC) <= person.until
+    return is_older and person.is_owner(record.user, record.key_id)
+
+
+def _erase_quarantine(
+    folder: Path, person: Person, found: JournalRecords, only_count: bool
+) -> None:
+    """Delete the person's records that the database has rejected."""
+    found.unreadable += sum(1 for _ in folder.glob("*.bytes"))
+    for path in sorted(folder.glob("*.frames")):
+        own = [_is_of_person(data, person, found) for data in segments.frames_in(path)]
+        if any(own):
+            found.erased += len(own)
+            if not only_count:
+                path.unlink(missing_ok=True)
+                path.with_suffix(".txt").unlink(missing_ok=True)
 
 
 def erase_calls(sessions: Iterable[tuple[int | None, str]]) -> None:

@@ -148,8 +148,8 @@ class Person:
     @cached_property
     def _replacements(self) -> dict[str, str]:
         return {
-            **{_folded(text): self.pseudonym for text in _spellings(self.texts)},
-            **{_folded(name): new_name_of(pk, name) for pk, name in self.keys.items()},
+            **{text.casefold(): self.pseudonym for text in _spellings(self.texts)},
+            **{name.casefold(): new_name_of(pk, name) for pk, name in self.keys.items()},
         }
 
     def replace_in(self, value: Any, *, key_id: int | None = None) -> Any:
@@ -158,7 +158,7 @@ class Person:
         ``key_id``: the key that the value is about; its name without the team is replaced too.
         """
         if isinstance(value, str):
-            text = self._pattern.sub(lambda found: self._replacements[_folded(found[0])], value)
+            text = self._pattern.sub(lambda found: self._replacements[found[0].casefold()], value)
             name = self.keys.get(key_id, "").partition("/")[2] if key_id is not None else ""
             return _pattern_of((name,)).sub(key_name_of(key_id), text) if name else text
         if isinstance(value, dict):
@@ -203,10 +203,6 @@ def _spellings(texts: Iterable[str]) -> list[str]:
     """Return the texts as they are and as in a URL."""
     quoted = [(text, urllib.parse.quote(text), urllib.parse.quote_plus(text)) for text in texts]
     return [each for some in quoted for each in some]
-
-
-def _folded(text: str) -> str:
-    return text.casefold()
 
 
 def _pattern_of(texts: Iterable[str]) -> re.Pattern[str]:

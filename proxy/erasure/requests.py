@@ -14,14 +14,13 @@ from proxy.ledger.archive import outbox
 from proxy.ledger.archive.reading import rows_by_id
 from proxy.ledger.database.bulk_sql import slices, write
 from proxy.ledger.maintenance.retention import FIRST
-from proxy.ledger.posting import hash_chain, outcomes, rollups, stop_reasons
+from proxy.ledger.posting import hash_chain, outcomes, rollups
 from proxy.ledger.posting.audit_links import Cause
 from proxy.ledger.posting.exchange_columns import set_columns
-from proxy.ledger.posting.row_digests import changed_groups
+from proxy.ledger.posting.hash_chain import changed_groups
 from proxy.ledger.search import indexer
 from proxy.ledger.transcripts.part_codec import decode_manifest
 from proxy.ledger.transcripts.storage import part_ids_in
-from proxy.ledger.usage.latency_histogram import merge_histograms
 from proxy.models import (
     ArchivedMonth,
     ArchiveState,
@@ -31,7 +30,6 @@ from proxy.models import (
     Part,
     SessionOutcomeDay,
     State,
-    StopReasonDay,
     Transcript,
     UsageBySessionDay,
 )
@@ -39,18 +37,12 @@ from proxy.models import (
 from .person import Person
 
 BATCH: Final = 200
-SUMS_BY_USER: Final = tuple(
-    table for table in rollups.TABLES if "user" in rollups.DIMENSIONS[table]
-)
+SUMS_BY_USER: Final = [table for table in rollups.ALL_TABLES if "user" in rollups.DIMENSIONS[table]]
 """The tables of sums with a column for the user."""
 
 
 def rows_of(person: Person) -> QuerySet[Exchange]:
     return Exchange.objects.filter(person.is_of_person, created__lte=person.until)
-
-
-def open_rows_of(person: Person) -> QuerySet[Exchange]:
-    return rows_of(person).filter(state=State.OPEN)
 
 
 def transcripts_of(person: Person) -> QuerySet[Transcript]:
@@ -148,53 +140,25 @@ def rename_sums(person: Person) -> int:
     """
     with transaction.atomic():
         hash_chain.lock_ledger()
-        return sum(_rename(table, person) for table in (*SUMS_BY_USER, StopReasonDay))
+        return sum(_rename(table, person) for table in SUMS_BY_USER)
 
 
 def _rename(table: Any, person: Person) -> int:
     """Add the sums of each row to the row of its new dimensions, and delete the old one."""
     old = list(table.objects.filter(person.is_of_person, start__lte=person.until))
-    has_latency = table in rollups.WITH_LATENCY
     lines: dict[bytes, dict[str, Any]] = {}
     keys: dict[bytes, bytes] = {}
     for row in old:
         values = _values_of(row)
         values |= person.dimensions(values)
-        values["id"] = keys[bytes(row.pk)] = _key_of(table, values)
-        line = lines.setdefault(values["id"], values)
-        if line is not values:
-            _add(table, line, values)
+        values["id"] = keys[bytes(row.pk)] = rollups.key_of_line(table, values)
+        rollups.merge_line(table, lines, values)
     if table is UsageBySessionDay:
         _move_outcomes(keys)
-    if has_latency:
-        for some in slices(list(lines)):
-            for stored in table.objects.filter(pk__in=some):
-                line = lines[bytes(stored.pk)]
-                line["latency"] = merge_histograms([stored.latency, line["latency"]])
-    replaced = ("latency",) if has_latency else ()
-    write(table, lines.values(), added=_counts_of(table), replaced=replaced)
+    rollups.add_lines(table, lines)
     for some in slices([row.pk for row in old]):
         table.objects.filter(pk__in=some).delete()
     return len(old)
-
-
-def _key_of(table: Any, values: dict[str, Any]) -> bytes:
-    if table is StopReasonDay:
-        names: Sequence[str] = (*stop_reasons.COLUMNS, "tool")
-        return stop_reasons.key_of_group((values["start"], *(values[name] for name in names)))
-    dimensions = (values[name] for name in rollups.DIMENSIONS[table])
-    return rollups.key_of_group((values["start"], *dimensions))
-
-
-def _counts_of(table: Any) -> Sequence[str]:
-    return stop_reasons.COUNTS if table is StopReasonDay else rollups.COUNTS
-
-
-def _add(table: Any, line: dict[str, Any], values: dict[str, Any]) -> None:
-    for name in _counts_of(table):
-        line[name] += values[name]
-    if "latency" in line:
-        line["latency"] = merge_histograms([line["latency"], values["latency"]])
 
 
 def _move_outcomes(keys: dict[bytes, bytes]) -> None:

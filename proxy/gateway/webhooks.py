@@ -32,7 +32,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.db.models import Q, QuerySet
 from django.utils.timezone import now
 
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.metrics.definitions import WEBHOOK_DELIVERIES
 from proxy.models import DeliveryState, WebhookDelivery

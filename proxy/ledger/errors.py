@@ -3,7 +3,6 @@
 RecordError
 ├── JournalUnavailable   the local journal cannot store a record: do not accept the request
 ├── JournalInUse         every journal of the data directory is in use by another process
-├── OldRecordsFound      the data directory contains records of an earlier version
 ├── LedgerUnavailable    the database cannot be reached; records wait in the local journal
 └── SchemaMismatch       the database's applied migrations differ from those of this version
 """
@@ -18,10 +17,6 @@ class JournalUnavailable(RecordError):
 
 
 class JournalInUse(RecordError):
-    pass
-
-
-class OldRecordsFound(RecordError):
     pass
 
 

@@ -21,8 +21,7 @@ from collections.abc import Sized
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.ledger.journal.durability_future import DurabilityFuture
-from proxy.ledger.journal.journal import STOPPED, Journal
+from proxy.ledger.journal.journal import STOPPED, DurabilityFuture, Journal
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord
 from proxy.ledger.posting.drainer import Drainer, Pace
 from proxy.ledger.posting.ledger_writer import underived
@@ -61,12 +60,16 @@ class Recorder:
     @property
     def directory(self) -> Path:
         """The data directory, which contains the journals of all worker processes."""
-        return self._directory or _data_dir()
+        if self._directory is not None:
+            return self._directory
+        from proxy.conf import conf  # noqa: PLC0415 -- only the default needs Django's settings
+
+        return conf.data_dir
 
     def start(self) -> None:
         """Lock and open a journal, and start its threads. A second call changes nothing.
 
-        Raises JournalInUse or OldRecordsFound.
+        Raises JournalInUse.
         """
         with self._lock:
             if self.journal is not None:
@@ -188,12 +191,6 @@ def withdrawn_record(request_id: str) -> CloseRecord:
         detail="gone_before_upstream",
         delivered=False,
     )
-
-
-def _data_dir() -> Path:
-    from proxy.conf import conf  # noqa: PLC0415 -- only the default instance needs Django's settings
-
-    return conf.data_dir
 
 
 recorder: Final = Recorder(running=RUNNING)

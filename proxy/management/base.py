@@ -8,6 +8,7 @@ from argparse import RawDescriptionHelpFormatter
 from importlib.metadata import version
 from typing import Any, ClassVar, Final
 
+import msgspec
 from django.core.management.base import (
     BaseCommand,
     CommandError,
@@ -20,7 +21,6 @@ from django.db import DatabaseError
 
 from proxy.audit_log import acting_as, actor_of_command
 from proxy.ledger.archive.files import ArchiveError
-from proxy.ledger.errors import OldRecordsFound
 from proxy.ledger.transcripts.visible_text import show_invisible
 from proxy.models.audit import MAX_REASON
 from proxy.permissions.readings import MIN_REASON, ReasonRequired
@@ -76,6 +76,9 @@ class BridgeCommand(BaseCommand):
         _group_common_options(parser)
         return parser
 
+    def write_json(self, value: Any) -> None:
+        self.stdout.write(msgspec.json.encode(value).decode())
+
     def add_reason_argument(self, parser: CommandParser) -> None:
         """Add ``--reason``, for a command that shows text of conversations."""
         text = "why you read this; required if BRIDGE_READING_NEEDS_REASON is 1"
@@ -103,16 +106,14 @@ class BridgeCommand(BaseCommand):
                 f"give {MIN_REASON} to {MAX_REASON} characters with --reason",
                 returncode=MISUSE,
             ) from None
-        except (ConfigError, OldRecordsFound) as error:
-            raise CommandError(str(error), returncode=MISUSE) from None
-        except ArchiveError as error:
-            raise CommandError(str(error), returncode=FINDING) from None
-        except SystemCheckError as error:
+        except (ConfigError, SystemCheckError) as error:
             raise CommandError(str(error), returncode=MISUSE) from None
         except BrokenPipeError:  # the process that reads stdout, such as ``| head``, has ended
             # At exit, Python flushes stdout, which would raise BrokenPipeError again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(128 + signal.SIGPIPE) from None
+        except (ArchiveError, OSError) as error:
+            raise CommandError(str(error), returncode=FINDING) from error
         except DatabaseError as error:
             cause = str(error).strip().splitlines()[0]
             hint = "check DATABASE_URL, and whether serve or migrate has created the tables"

@@ -5,7 +5,7 @@ Progress is a bar on a terminal; in a log or a pipe it is a line now and then.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Self, TextIO
 
 from rich.console import Console
@@ -78,6 +78,17 @@ def progress() -> Progress | ProgressLines:
         console=Console(stderr=True),
         transient=True,
     )
+
+
+def track(name: str, batches: Iterable[int], total: float | None = None) -> int:
+    """Show the progress of work that yields the size of each batch; return the sum."""
+    done = 0
+    with progress() as bar:
+        task = bar.add_task(name, total=total)
+        for count in batches:
+            done += count
+            bar.advance(task, count)
+    return done
 
 
 def format_count(number: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 
 from proxy.config.apply import apply
 from proxy.config.load import BridgeFile, read_file
-from proxy.ledger.database import credentials
+from proxy.ledger.database import access
 from proxy.models import Revision
 from proxy.secrets import SECRET_FILES, ConfigError
 
@@ -63,7 +63,7 @@ class Reloader:
     def check_secret_files(self) -> None:
         """Update the keys whose secret files have changed; an unreadable file changes nothing."""
         with self._lock:
-            credentials.renew()
+            access.renew()
             contents = self._file_contents()
             if contents == self._applied_contents:
                 return

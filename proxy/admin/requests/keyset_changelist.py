@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from proxy.admin.core.lookup_limits import CheckedChangeList, reject_bad_values
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.database.access import QueryTimeout, with_query_timeout
 
 BEFORE: Final = "older_than"
 AFTER: Final = "newer_than"

@@ -19,7 +19,7 @@ from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
 from proxy.admin.core.session_links import session_url, short_id
 from proxy.admin.core.time_zone import midnight
 from proxy.admin.transcript.truncation import printable
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.database.access import QueryTimeout, with_query_timeout
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
 from proxy.ledger.search.search import Page, Result, SearchTooSlow
 from proxy.models.ledger_names import person_ids

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import size
 from proxy.conf import conf
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.database.access import QueryTimeout, with_query_timeout
 from proxy.ledger.maintenance import purge_jobs
 from proxy.ledger.maintenance.purge_jobs import ExpiredTranscripts, Space
 from proxy.models import Purge, PurgeState

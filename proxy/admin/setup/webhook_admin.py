@@ -19,7 +19,7 @@ from django.views.decorators.http import require_POST
 from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, ModelForm, ReadOnlyAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN
-from proxy.ledger.webhooks.outbox import record_test_event, rotate_secret, send_again
+from proxy.ledger.webhooks import record_test_event, rotate_secret, send_again
 from proxy.models import DeliveryState, EventType, Webhook, WebhookDelivery
 from proxy.models.setup.columns import SEALED
 from proxy.permissions.row_permissions import (

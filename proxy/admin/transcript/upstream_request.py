@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from proxy.ledger.transcripts import storage
-from proxy.ledger.transcripts.stream_replay import dialect_of, target_of
+from proxy.ledger.transcripts.stream_replay import DIALECTS, target_of
 from translator.errors import TranslatorError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def rebuild_upstream_request(stored: storage.StoredTranscript, body: Any = None)
         )
     try:
         if body is None:
-            dialect = dialect_of(str(stored.target["dialect"]))
+            dialect = DIALECTS[str(stored.target["dialect"])]
             body = dialect.build_request(stored.request, target_of(stored.target)).body
     except TranslatorError as exc:
         return RebuiltRequest(remark=f"This version cannot translate the stored request: {exc}.")

@@ -10,7 +10,7 @@ from django.db import connection
 from proxy.gateway.http.errors import HttpError, directory_unavailable, unauthenticated
 from proxy.gateway.http.request_headers import RequestHeaders
 from proxy.gateway.snapshot.config_snapshot import Caller, ConfigStore, directory
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.permissions.key_rehash import rehash
 from proxy.permissions.key_validity import INVALID

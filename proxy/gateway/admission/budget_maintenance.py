@@ -23,7 +23,7 @@ from proxy.counters.budget_periods import window
 from proxy.counters.store import LEASE_S, StoreUnavailable
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import ConfigStore, directory
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.recorder import recorder

@@ -23,7 +23,7 @@ from proxy.gateway.http.errors import HttpError
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.targets import Target
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.errors import LedgerUnavailable
 from proxy.ledger.journal.records import CloseRecord
 from proxy.ledger.posting import budget_sync

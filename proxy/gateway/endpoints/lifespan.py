@@ -26,10 +26,10 @@ from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream.client import close_transport
 from proxy.gateway.upstream.model_memory import memory
 from proxy.gateway.webhooks import webhook_sender
-from proxy.ledger.database.availability import database_file
+from proxy.ledger.database.access import database_file
 from proxy.ledger.database.schema_check import check_schema, is_migration_pending
 from proxy.ledger.errors import LedgerUnavailable, SchemaMismatch
-from proxy.ledger.maintenance.purge_schedule import nightly
+from proxy.ledger.maintenance.purge_jobs import nightly
 from proxy.ledger.maintenance.retention import remove_response_files
 from proxy.ledger.recorder import recorder
 from proxy.live.live_view_sync import live_view_sync

@@ -27,7 +27,7 @@ from proxy.gateway.snapshot.config_snapshot import Caller, directory
 from proxy.gateway.snapshot.targets import Target
 from proxy.gateway.web_search import worst_case_input
 from proxy.ledger.errors import JournalUnavailable
-from proxy.ledger.journal.durability_future import DurabilityFuture
+from proxy.ledger.journal.journal import DurabilityFuture
 from proxy.ledger.journal.records import Chunk, CloseRecord
 from proxy.ledger.recorder import Recorder, recorder
 from proxy.ledger.usage.pricing import PriceList, cost_of

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from django.db import DatabaseError, connection
 
 from proxy.gateway.credentials.registry import CREDENTIALS
-from proxy.ledger.database import credentials
-from proxy.ledger.database.availability import database_file
+from proxy.ledger.database import access
+from proxy.ledger.database.access import database_file
 from proxy.ledger.usage.pricing import PriceList
 from proxy.metrics.definitions import SECRET_FILE_CHANGES
 from proxy.models import (
@@ -276,7 +276,7 @@ class ConfigStore:
         self._transitions = transitions
         self._reload_due = self._reload_due or bool(new_transitions)
         try:
-            credentials.renew()
+            access.renew()
             database_file()
             if self._reload_due or Revision.current() != self.snapshot.revision:
                 self._publish(self._load())

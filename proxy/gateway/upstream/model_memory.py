@@ -24,7 +24,7 @@ import msgspec
 from proxy.gateway.http.lenient_json import decode_json
 from proxy.gateway.http.request_body import run_by_size
 from proxy.gateway.snapshot.targets import UpstreamServer
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.models import ModelLesson, Upstream
 from proxy.models.setup.lessons import MAX_TEXT, REMEMBERED
 from translator.dialect import Lesson, Origin, Repair

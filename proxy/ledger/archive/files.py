@@ -85,7 +85,9 @@ def local_path(location: str, name: str, sha256: str) -> Path:
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = copy.with_name(f"{copy.name}.{os.getpid()}.part")
         try:
-            _download(location, name, part)
+            part.touch(mode=0o600)
+            with part.open("wb") as file:
+                file.writelines(_chunks(location, name))
             if sha256_of(part) != sha256:
                 raise ArchiveError(f"{location}/{name} differs from the file that was archived")
             part.replace(copy)
@@ -173,10 +175,3 @@ def _s3_errors(location: str) -> Iterator[None]:
 def _chunks(location: str, name: str) -> Iterator[bytes]:
     with _s3_errors(location):
         yield from s3_client().get_object(**_object(location, name))["Body"].iter_chunks(CHUNK)
-
-
-def _download(location: str, name: str, path: Path) -> None:
-    path.touch(mode=0o600)
-    with path.open("wb") as file:
-        for chunk in _chunks(location, name):
-            file.write(chunk)

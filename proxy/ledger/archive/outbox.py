@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, date, datetime
 from itertools import islice
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 import zstandard
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Count, Max, Min, QuerySet, Sum
 
 from proxy.conf import conf
 from proxy.encryption.bodies import MissingBodyKey
+from proxy.ledger.database.access import advisory_lock
 from proxy.ledger.database.bulk_sql import select, write
-from proxy.ledger.posting.hash_chain import differing, lock_ledger
+from proxy.ledger.posting.hash_chain import differing, lock_ledger, newest_links
 from proxy.ledger.search import indexer
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.encoding import Conversation
@@ -108,29 +109,13 @@ def work_folder() -> Iterator[Path]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
         folder.mkdir(mode=0o700)
-        with _lock_of_database():
+        with advisory_lock(LOCK, wait=False):
             yield folder
         shutil.rmtree(folder, ignore_errors=True)
     except BlockingIOError:
         raise ConfigError("another archivemonths is running") from None
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def _lock_of_database() -> Iterator[None]:
-    """Exclude the processes of other hosts, which share a PostgreSQL. Raise BlockingIOError."""
-    if connection.vendor != "postgresql":
-        yield
-        return
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
-        if not cursor.fetchone()[0]:
-            raise BlockingIOError
-        try:
-            yield
-        finally:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
 
 def archive(month: date, location: str, folder: Path) -> Iterator[int]:
@@ -153,7 +138,12 @@ def archive(month: date, location: str, folder: Path) -> Iterator[int]:
         stored.add(rows)
         yield len(rows)
     if transcripts_of(month).exists():
-        yield from _write_transcripts(month, transcripts)
+        try:
+            yield from parquet.write_transcripts(transcripts_of(month).order_by("pk"), transcripts)
+        except MissingBodyKey as missing:
+            raise ConfigError(f"a transcript of {month:%Y-%m} is {missing}") from None
+        except (zstandard.ZstdError, ValueError) as exc:
+            raise ArchiveError(f"a transcript of {month:%Y-%m} cannot be read: {exc}") from exc
         ids = (one.id for one in parquet.list_transcripts(transcripts))
         while some := list(islice(ids, TRANSCRIPTS_TOGETHER)):
             stored.transcripts += len(verified_transcripts(transcripts, some))
@@ -213,15 +203,6 @@ def put(location: str, path: Path) -> str:
     return sha256
 
 
-def _write_transcripts(month: date, path: Path) -> Iterator[int]:
-    try:
-        yield from parquet.write_transcripts(transcripts_of(month).order_by("pk"), path)
-    except MissingBodyKey as missing:
-        raise ConfigError(f"a transcript of {month:%Y-%m} is {missing}") from None
-    except (zstandard.ZstdError, ValueError) as exc:
-        raise ArchiveError(f"a transcript of {month:%Y-%m} cannot be read: {exc}") from exc
-
-
 def verified_rows(path: Path, batch: int = VERIFIED_TOGETHER) -> Iterator[list[Exchange]]:
     """Yield the rows of a file. Raise ArchiveError if one is not as the hash chain says."""
     rows = parquet.read(path)
@@ -237,9 +218,7 @@ def verified_transcripts(path: Path, ids: Collection[str]) -> list[Conversation]
     Raise ArchiveError if one is not as the hash chain says, and ConfigError if one is encrypted
     with an unknown key.
     """
-    links = HashChainLink.objects.filter(exchange_id__in=ids).order_by("sequence")
-    newest = dict(links.values_list("exchange_id", "body_digest"))
-    found = []
+    newest, found = newest_links(ids), []
     for row, parts in parquet.read_transcripts(path, ids):
         try:
             one = storage.load(row, parts).conversation
@@ -247,7 +226,8 @@ def verified_transcripts(path: Path, ids: Collection[str]) -> list[Conversation]
             raise ConfigError(f"{row.pk}: {exc}") from None
         except storage.BrokenTranscript as exc:
             raise ArchiveError(f"{row.pk}: {exc}") from exc
-        if one.digest() != bytes(newest.get(row.pk) or b""):
+        link = newest.get(row.pk)
+        if link is None or one.digest() != bytes(link.body_digest or b""):
             raise ArchiveError(f"the transcript of {row.pk} differs from the hash chain")
         found.append(one)
     return found
@@ -374,15 +354,11 @@ def _restore_batch(
             if conf.search:
                 previous = {row.previous_id for row in rows} - {""}
                 kept = Transcript.objects.filter(pk__in=previous).values_list("pk", flat=True)
-                _index(absent, by_id, set(kept))
+                has_previous = set(kept)
+                indexer.index_conversations(
+                    # Without the previous transcript, no other one has the messages of both.
+                    (one, row.team, row.new_from if row.previous_id in has_previous else 0)
+                    for one in absent
+                    for row in (by_id[one.exchange_id],)
+                )
     return Restored(len(rows), len(missing), len(bodies), len(absent))
-
-
-def _index(bodies: Sequence[Conversation], rows: Mapping[str, Exchange], kept: set[str]) -> None:
-    """Add restored transcripts to the search index. ``kept``: earlier ones in the database."""
-    own = [(one, rows[one.exchange_id]) for one in bodies]
-    indexer.index_conversations(
-        # Without the previous transcript, no other one has the messages that both contain.
-        (one, row.team, row.new_from if row.previous_id in kept else 0)
-        for one, row in own
-    )

@@ -214,7 +214,10 @@ def _write(
     path: Path, columns: Mapping[str, str], lines: Iterable[Mapping[str, Any]]
 ) -> Iterator[int]:
     arrow = load_arrow()
-    schema = arrow.schema([(name, _type_of(arrow, kind)) for name, kind in columns.items()])
+    types = {"int64[]": arrow.list_(arrow.int64())}
+    schema = arrow.schema(
+        [(name, types.get(kind) or arrow.type_for_alias(kind)) for name, kind in columns.items()]
+    )
     small = [name for name, kind in columns.items() if kind not in {"binary", "int64[]"}]
     with load_arrow("pyarrow.parquet").ParquetWriter(
         path, schema, compression="zstd", use_dictionary=small, write_statistics=small
@@ -222,10 +225,6 @@ def _write(
         for group in _groups(lines):
             writer.write_table(arrow.Table.from_pylist(group, schema=schema))
             yield len(group)
-
-
-def _type_of(arrow: ModuleType, kind: str) -> Any:
-    return arrow.list_(arrow.int64()) if kind == "int64[]" else arrow.type_for_alias(kind)
 
 
 def _groups(lines: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

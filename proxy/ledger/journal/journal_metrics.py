@@ -4,6 +4,7 @@ Each worker process reports all journals of the data directory. It reads the oth
 from their watermark files and its own journal from memory, which is exact.
 """
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-
-from proxy.ledger.database.table_sizes import journal_bytes
 
 from .reader import Backlog, read_watermark
 
@@ -51,8 +50,11 @@ class RecordCollector(Collector):
         self._state = state
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        state, found = self._state, dict(_journals(self._directory))
-        now = time.time()
+        state, now = self._state, time.time()
+        found: dict[str, Backlog] = {}
+        for path in sorted(self._directory.glob("journal-*/")):
+            if mark := read_watermark(path):
+                found[path.name] = Backlog(mark["records"], mark["oldest"], mark["set_aside"])
         if state.get("name"):
             oldest = now - state["oldest_s"] if state["oldest_s"] else None
             found[state["name"]] = Backlog(state["backlog"], oldest, state["set_aside"])
@@ -67,14 +69,20 @@ class RecordCollector(Collector):
         yield _family(UNDERIVED, {"": state.get("underived", 0)})
 
 
-def _journals(directory: Path) -> Iterator[tuple[str, Backlog]]:
-    for path in sorted(directory.glob("journal-*/")):
-        if mark := read_watermark(path):
-            yield path.name, Backlog(mark["records"], mark["oldest"], mark["set_aside"])
-
-
 def _family(gauge: Gauge, values: dict[str, float]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.label_names)
     for journal, value in values.items():
         family.add_metric([journal] if gauge.label_names else [], round(value, 3))
     return family
+
+
+def journal_bytes(directory: Path) -> int:
+    """Return the size of all journal files in this data directory, in bytes.
+
+    It includes the reserve files and the records in quarantine.
+    """
+    total = 0
+    for path in directory.glob("journal-*/**/*"):
+        with contextlib.suppress(FileNotFoundError):  # another thread has just removed the file
+            total += path.stat().st_size
+    return total

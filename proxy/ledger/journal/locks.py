@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from proxy.ledger.errors import JournalInUse, OldRecordsFound
+from proxy.ledger.errors import JournalInUse
 
 MAX_JOURNALS: Final = 256
-OLD_RECORDS: Final = (
-    "{path} contains records of an earlier version, which may be missing in the database. Start "
-    "that version once until its backlog is 0, or remove the files spool-* to drop the records"
-)
 
 
 @dataclass(slots=True)
@@ -60,19 +56,12 @@ def _try_lock(directory: Path, number: int) -> JournalLock | None:
 
 
 def take(directory: Path) -> JournalLock:
-    """Lock the first journal that no process uses. Raises JournalInUse or OldRecordsFound."""
+    """Lock the first journal that no process uses. Raises JournalInUse."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    refuse_old_records(directory)
     for number in range(MAX_JOURNALS):
         if lock := _try_lock(directory, number):
             return lock
     raise JournalInUse(f"all {MAX_JOURNALS} journals in {directory} are in use by other processes")
-
-
-def refuse_old_records(directory: Path) -> None:
-    """Raise OldRecordsFound if the directory has files of records of an earlier version."""
-    for path in sorted(directory.glob("spool-*.sqlite3")):
-        raise OldRecordsFound(OLD_RECORDS.format(path=path))
 
 
 def take_abandoned(directory: Path) -> Iterator[JournalLock]:

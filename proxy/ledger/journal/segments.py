@@ -112,6 +112,13 @@ def read_frame(file: int, offset: int) -> bytes:
     return data[:size]
 
 
+def frames_in(path: Path) -> list[bytes]:
+    """Return the valid frames of a file without a header, such as one in quarantine."""
+    with path.open("rb") as file:
+        found = read_frames(file.fileno(), 0, path.stat().st_size)
+        return [read_frame(file.fileno(), one.offset) for one in found if isinstance(one, Frame)]
+
+
 def body_of(frame: bytes) -> bytes:
     """Return the encoded record in a frame, decrypted and decompressed if necessary."""
     _, _, _, compressed, id_length = META.unpack_from(frame, FRAME.size)

@@ -3,6 +3,7 @@
 Transcripts in files are deleted at the same age as those in the database.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime
@@ -10,8 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from proxy.audit_log import Action, record
+from proxy.conf import conf
 from proxy.ledger.archive import files, outbox, parquet
+from proxy.ledger.archive.files import ArchiveError, check_location
 from proxy.ledger.archive.outbox import Restored
+from proxy.ledger.archive.parquet import load_arrow
 from proxy.ledger.archive.reading import bounds, transcripts_path
 from proxy.ledger.posting.audit_links import Cause
 from proxy.models import ArchivedMonth, ArchiveState
@@ -96,26 +100,21 @@ def prune_archived(now: datetime, cause: Cause) -> int:
     if not months.exists():
         return 0
     count = 0
+    before = defaultdict(lambda: now - retention.DELETED_TEAM_AGE, retention.expired(now))
     with outbox.work_folder() as folder:
         for month in months:
             adopt_newer_transcripts(month)
-            if gone := _expired(month, now, cause):
-                count += drop_transcripts(month, gone, folder)
+            gone = [
+                one
+                for one in parquet.list_transcripts(transcripts_path(month))
+                if one.created < parquet.without_zone(before[one.team])
+            ]
+            for team in sorted({one.team for one in gone}):
+                retention.record_deletion(team, before[team], cause)
+            if gone:
+                count += drop_transcripts(month, {one.id for one in gone}, folder)
         remove_old_files()
     return count
-
-
-def _expired(month: ArchivedMonth, now: datetime, cause: Cause) -> set[str]:
-    """Return the ids of the transcripts of a file that are expired, and record their deletion."""
-    before = defaultdict(lambda: now - retention.DELETED_TEAM_AGE, retention.expired(now))
-    gone = [
-        one
-        for one in parquet.list_transcripts(transcripts_path(month))
-        if one.created < parquet.without_zone(before[one.team])
-    ]
-    for team in sorted({one.team for one in gone}):
-        retention.record_deletion(team, before[team], cause)
-    return {one.id for one in gone}
 
 
 def drop_transcripts(month: ArchivedMonth, gone: Collection[str], folder: Path) -> int:
@@ -197,3 +196,44 @@ def _verify(month: date) -> None:
             f"{month:%Y-%m} has {count} of manage.py verifyledger, "
             f"such as {findings[0].where}: {findings[0].why}"
         )
+
+
+logger = logging.getLogger(__name__)
+
+
+class DailyArchive:
+    """Archives and removes the months that are due; several processes take turns.
+
+    Months that ``restoremonth`` brought back stay until ``archivemonths --remove``.
+    """
+
+    def __init__(self) -> None:
+        self._checked_on: date | None = None
+
+    def run_if_due(self, at: datetime, hour: int) -> bool:
+        """Run once a day of this process from ``hour`` on; return whether it archived.
+
+        A failure is logged and repeated on the next day. Raises DatabaseError.
+        """
+        today = at.astimezone(UTC).date()
+        if at.hour < hour or self._checked_on == today:
+            return False
+        self._checked_on = today
+        months = conf.archive_after_months
+        try:
+            prune_archived(at, Cause(Action.PURGE, "deletes archived transcripts past retention"))
+            if months is None:
+                return False
+            load_arrow()
+            before = first_of_month(at, months)
+            archive_months(before, check_location(conf.archive_to), _log_step)
+            remove_months(before, _log_step, is_scheduled=True)
+        except (ConfigError, ArchiveError, OSError) as error:
+            logger.warning("daily archive: %s", error)
+            return False
+        return True
+
+
+def _log_step(text: str) -> Callable[[int], object]:
+    logger.info("daily archive: %s", text)
+    return lambda _rows: None

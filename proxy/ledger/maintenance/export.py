@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 
-from proxy.ledger.usage.pricing import Cost, cost_of, failed_attempts_cost
+from proxy.ledger.usage.pricing import cost_of, failed_attempts_cost
 from proxy.models import CallerNames, Exchange, State
 from proxy.money import usd
 from proxy.times import rfc3339
 
-from .reprice import usage_of
+from .amendments import usage_of
 
 CLAUDE_CODE: Final = re.compile(r"claude-cli/\S* \(external, ([\w-]+)")
 # An empty text is exported as null.
@@ -75,6 +75,14 @@ TOKEN_SOURCES: Final = ("input", "output", "cache_read", "cache_write", "reasoni
 def request_row(row: Exchange) -> dict[str, Any]:
     """Return every recorded field of a request; also the first and last words of its prompt."""
     price = row.price or {}
+    claude_code = CLAUDE_CODE.match(row.user_agent)  # "claude-cli/2.1.329 (external, cli)"
+    failed = failed_attempts_cost(row.attempts)
+    error = {
+        "type": row.error_type or None,
+        "message": str(row.error_message) or None,
+        "code": row.detail or None,
+        "source": row.error_source or None,
+    }
     cost = cost_of(usage_of(row), row.price)
     return {
         "id": row.pk,
@@ -83,13 +91,13 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "outcome": row.outcome or None,
         **caller_references(row.names, row.key_id),
         "client": {"name": row.client_name or None, "version": row.client_version or None}
-        | {"app": row.tags.get("app") or _app(row.user_agent)}
+        | {"app": row.tags.get("app") or (claude_code[1] if claude_code else None)}
         | {"user_agent": row.user_agent or None},
         "upstream": {"id": row.upstream or None, "dialect": row.dialect or None},
         # str(): msgspec cannot encode the decrypted texts, which are of a subclass.
         **{name: str(getattr(row, name)) or None for name in TEXT_COLUMNS},
         **{name: getattr(row, name) for name in OTHER_COLUMNS},
-        "error": _error(row),
+        "error": error if row.error_type or row.error_message else None,
         "attempts": len(row.attempts),
         "attempt_details": row.attempts,
         "retry_of": None,
@@ -98,7 +106,10 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "usage_source": usage_source(row),
         "token_sources": {name: getattr(row, f"{name}_source") for name in TOKEN_SOURCES},
         "cost_usd": usd(row.cost_nanousd),
-        "cost_parts": _parts(row, cost),
+        "cost_parts": {
+            **({name: usd(nano) for name, nano in cost.parts.items()} if cost else {}),
+            **({"failed_attempts": usd(failed)} if failed else {}),
+        },
         "price_version": f"{price.get('model')}@{price.get('since')}" if price else None,
         "price": row.price,
         "priced": row.cost_nanousd is not None,
@@ -107,19 +118,6 @@ def request_row(row: Exchange) -> dict[str, Any]:
         "redacted": False,
         "previous_request_id": row.previous_id or None,
     }
-
-
-def _parts(row: Exchange, cost: Cost | None) -> dict[str, str]:
-    """Return the cost by token class, and the cost of failed attempts if there is one."""
-    parts = {name: usd(nano) for name, nano in cost.parts.items()} if cost else {}
-    failed = failed_attempts_cost(row.attempts)
-    return {**parts, "failed_attempts": usd(failed)} if failed else parts
-
-
-def _app(user_agent: str) -> str | None:
-    """Return the Claude Code application: ``cli`` of ``claude-cli/2.1.329 (external, cli)``."""
-    match = CLAUDE_CODE.match(user_agent)
-    return match[1] if match else None
 
 
 def caller_references(names: CallerNames, key: int | None) -> dict[str, Any]:
@@ -148,17 +146,6 @@ def workspace_id(team: str) -> str:
 def account_id(user: str) -> str | None:
     """Return the id that the Admin API uses for a user."""
     return f"user_{user}" if user else None
-
-
-def _error(row: Exchange) -> dict[str, Any] | None:
-    if not (row.error_type or row.error_message):
-        return None
-    return {
-        "type": row.error_type or None,
-        "message": str(row.error_message) or None,
-        "code": row.detail or None,
-        "source": row.error_source or None,
-    }
 
 
 def usage_source(row: Exchange) -> str:

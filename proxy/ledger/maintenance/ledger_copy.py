@@ -1,28 +1,30 @@
 """Copy all tables of a ledger into an empty PostgreSQL database.
 
-The copied database is the one with the alias ``ORIGINAL``, the default database is the copy (see
-``default_database``). Each batch of rows is one transaction, which also stores the position in the
-table ``CopiedTable``: a copy that was interrupted at any time continues there. Rows keep their
-primary keys. Only a few rows are in memory at a time.
+The code of the ledger uses Django's default database, so the copy is made the default one: it is
+prepared, filled and verified with the same code, and the copied one has the alias ``ORIGINAL``.
+Each batch of rows is one transaction, which also stores the position in the table ``CopiedTable``:
+a copy that was interrupted at any time continues there. Rows keep their primary keys. Only a few
+rows are in memory at a time.
 
 The files of archived months stay where they are. The copy has the table of these months, so it
 reads the same files, and the verification of the copy compares them with its hash chain.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from graphlib import TopologicalSorter
 from typing import Any, Final, NamedTuple
 
 import psycopg
 from django.apps import apps
+from django.contrib.contenttypes.models import ContentType
 from django.core.management.color import no_style
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, models, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections, models, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
 from proxy.audit_log import Action, record
-from proxy.ledger.database.default_database import ORIGINAL
 from proxy.ledger.search import indexer, term_index
 from proxy.models import (
     ArchivedMonth,
@@ -35,6 +37,36 @@ from proxy.models import (
     Team,
 )
 from proxy.secrets import ConfigError
+
+ORIGINAL: Final = "original"
+"""The alias of the database that was the default one before the ``with`` block."""
+
+
+@contextlib.contextmanager
+def default_database(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Make the database with these settings the default one inside the ``with`` block.
+
+    The database that was the default one has the alias ``ORIGINAL`` in the block. Open connections
+    of this thread are closed; no other thread may use the database meanwhile.
+    """
+    known = connections.settings
+    original = known[DEFAULT_DB_ALIAS]
+    _switch({DEFAULT_DB_ALIAS: dict(settings), ORIGINAL: original})
+    try:
+        yield
+    finally:
+        _switch({DEFAULT_DB_ALIAS: original})
+        del known[ORIGINAL], connections[ORIGINAL]
+
+
+def _switch(databases: dict[str, dict[str, Any]]) -> None:
+    """Close all connections, and let the next ones use these settings."""
+    connections.close_all()
+    for alias, settings in connections.configure_settings(databases).items():
+        connections.settings[alias] = settings
+        connections[alias] = connections.create_connection(alias)
+    ContentType.objects.clear_cache()  # the databases may have other ids
+
 
 BATCH: Final = 1000
 """Rows in one transaction."""
@@ -134,21 +166,16 @@ def begin(*, restart: bool) -> int:
                 "the ledger has changed since this copy began; --restart begins it again"
             )
         return sum(table.rows for table in unfinished)
-    if not unfinished:
-        _require_new()
+    for model in tables() if not unfinished else ():
+        label = model._meta.label  # noqa: SLF001 - documented by Django
+        if label not in MADE_BY_MIGRATIONS and count_rows(model, DEFAULT_DB_ALIAS):
+            raise ConfigError(f"the target has rows in {name_of(model)}; name an empty database")
     copied = [name_of(model) for model in tables()] + [term_index.TABLE]
     with transaction.atomic():
         emptied = connection.ops.sql_flush(no_style(), [*copied, name_of(CopiedTable)])
         connection.ops.execute_sql_flush(emptied)
         CopiedTable.objects.bulk_create(CopiedTable(table=name, source=source) for name in copied)
     return 0
-
-
-def _require_new() -> None:
-    for model in tables():
-        label = model._meta.label  # noqa: SLF001 - documented by Django
-        if label not in MADE_BY_MIGRATIONS and count_rows(model, DEFAULT_DB_ALIAS):
-            raise ConfigError(f"the target has rows in {name_of(model)}; name an empty database")
 
 
 def copy() -> Iterator[int]:
@@ -195,7 +222,11 @@ def _copy_batch(model: Model, progress: CopiedTable, size: int | None) -> int:
             cursor.copy(f"COPY {quoted(meta.db_table)} ({columns}) FROM STDIN") as lines,
         ):
             for row in values.iterator(chunk_size=FETCHED_BODIES if has_bodies else FETCHED):
-                lines.write_row(tuple(map(_adapt, fields, row)))
+                lines.write_row(
+                    tuple(
+                        f.get_db_prep_save(v, connection) for f, v in zip(fields, row, strict=True)
+                    )
+                )
                 count += 1
     except (DatabaseError, psycopg.Error) as error:
         place = f" after {progress.position}" if progress.position else ""
@@ -206,11 +237,6 @@ def _copy_batch(model: Model, progress: CopiedTable, size: int | None) -> int:
         keys = [row[names.index(key.attname)] for key in meta.pk_fields]
         progress.position = list(map(_as_json, keys))
     return count
-
-
-def _adapt(field: Any, value: Any) -> Any:
-    """Return a value as psycopg takes it for the column."""
-    return field.get_db_prep_save(value, connection)
 
 
 def _as_json(key: Any) -> Any:

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from proxy.ledger.posting.audit_links import link_audit_entries
-from proxy.ledger.posting.chain_signatures import public_keys, sign
-from proxy.ledger.webhooks.outbox import record_event
+from proxy.ledger.posting.hash_chain import public_keys, sign
+from proxy.ledger.webhooks import record_event
 from proxy.models import LedgerHead
 from proxy.models.setup.webhooks import EventType
 from proxy.secrets import ConfigError

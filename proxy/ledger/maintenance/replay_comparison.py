@@ -52,8 +52,13 @@ class Comparison:
 def compare(stored: StoredTranscript) -> Comparison:
     """Translate the stored upstream stream again. Raises CannotReplay."""
     if not stored.upstream_reads:
-        raise CannotReplay(f"{_unanswered(stored)}: nothing to replay")
-    if _has_several_responses(stored):
+        status = stored.failed[-1].status if stored.failed else 200
+        # 200: an interrupted stream without a later attempt
+        answered = "never answered" if status == 200 else f"answered with status {status}"
+        raise CannotReplay(f"the upstream {answered}: nothing to replay")
+    content = (stored.answer or {}).get("content") or ()
+    is_searched = any(block.get("type") == "server_tool_use" for block in content)
+    if is_searched and any(each.status == 200 for each in stored.failed):
         raise CannotReplay("the answer continues after web searches, in several upstream responses")
     message_id = str((stored.answer or {}).get("id") or "")
     try:
@@ -67,16 +72,3 @@ def compare(stored: StoredTranscript) -> Comparison:
         message = f"{stored.target.get('dialect')!r} cannot translate it: {exc}"
         raise CannotReplay(message) from None
     return Comparison(replayed=again, stored_answer=stored.answer)
-
-
-def _has_several_responses(stored: StoredTranscript) -> bool:
-    content = (stored.answer or {}).get("content") or ()
-    is_searched = any(block.get("type") == "server_tool_use" for block in content)
-    return is_searched and any(each.status == 200 for each in stored.failed)
-
-
-def _unanswered(stored: StoredTranscript) -> str:
-    status = stored.failed[-1].status if stored.failed else 200
-    if status == 200:  # an interrupted stream without a later attempt
-        return "the upstream never answered"
-    return f"the upstream answered with status {status}"

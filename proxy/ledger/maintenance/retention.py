@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from django.apps import apps
 from django.db import connection, transaction
@@ -45,6 +45,15 @@ RANGE: Final = 2**27
 IDEMPOTENT_FOR: Final = timedelta(days=1)
 """How long a write over REST may be repeated with its ``Idempotency-Key``."""
 DELETED_TEAM_DAYS = 90  # retention of transcripts whose team was deleted
+SQLITE: Final = """SELECT sum(pgsize) FROM dbstat WHERE name IN
+            (SELECT name FROM sqlite_master WHERE tbl_name = %s)"""
+POSTGRESQL: Final = (
+    "SELECT coalesce(sum(pg_total_relation_size(relid)), pg_total_relation_size(%s)) "
+    "FROM pg_partition_tree(%s)"
+)
+SEARCH_TERMS: Final = "proxy_searchterms"
+"""The full-text index, which has no model. SQLite stores it as tables with this prefix."""
+SQLITE_TERMS: Final = "SELECT sum(pgsize) FROM dbstat WHERE name GLOB 'proxy_searchterms_*'"
 DELETED_TEAM_AGE: Final = timedelta(days=DELETED_TEAM_DAYS)
 
 
@@ -149,12 +158,8 @@ def _forget_occurrences(before: str, batch: int) -> Iterator[int]:
         yield 0
 
 
-def _no_pause() -> None:
-    """Do nothing."""
-
-
 def prune_parts(
-    now: datetime, batch: int = BATCH, *, pause: Callable[[], None] = _no_pause
+    now: datetime, batch: int = BATCH, *, pause: Callable[[], object] = lambda: None
 ) -> Iterator[int]:
     """Delete parts that no transcript uses; yield the number of deleted parts in each batch.
 
@@ -178,7 +183,7 @@ def prune_parts(
 
 
 def _prune_range(
-    used_ids: "_UsedIds", before: datetime, batch: int, pause: Callable[[], None]
+    used_ids: "_UsedIds", before: datetime, batch: int, pause: Callable[[], object]
 ) -> Iterator[int]:
     last = used_ids.start - 1
     while True:
@@ -213,7 +218,7 @@ class _UsedIds:
         place, bit = divmod(part_id - self.start, 8)
         return bool(self._bits[place] & 1 << bit)
 
-    def read_manifests(self, pause: Callable[[], None]) -> None:
+    def read_manifests(self, pause: Callable[[], object]) -> None:
         """Mark the parts of all transcripts."""
         rows = Transcript.objects.values_list("exchange_id", "created", "manifest")
         for number, (exchange_id, created, data) in enumerate(rows.iterator(chunk_size=500)):
@@ -273,3 +278,27 @@ def free_space(*, full: bool = False) -> None:
                 cursor.execute(f"VACUUM ({'FULL, ' if full else ''}ANALYZE) {name}")
             # Autovacuum analyzes each partition, but not the whole table, as the planner needs.
             cursor.execute(f"ANALYZE {connection.ops.quote_name(Exchange._meta.db_table)}")  # noqa: SLF001 -- Django's documented model API
+
+
+class TableSize(NamedTuple):
+    table: str
+    rows: int
+    bytes: int
+
+
+def sizes() -> list[TableSize]:
+    """Return the size of each table of all apps, largest first."""
+    sql = SQLITE if connection.vendor == "sqlite" else POSTGRESQL
+    found = []
+    with connection.cursor() as cursor:
+        for table in apps.get_models(include_auto_created=True):
+            name = table._meta.db_table  # noqa: SLF001 -- Django's documented model API
+            cursor.execute(sql, [name] * sql.count("%s"))
+            row = cursor.fetchone()
+            rows = table._default_manager.count()  # noqa: SLF001 -- Django's documented model API
+            found.append(TableSize(name, rows, int(row[0] or 0) if row else 0))
+        is_sqlite = connection.vendor == "sqlite"
+        cursor.execute(*((SQLITE_TERMS,) if is_sqlite else (sql, [SEARCH_TERMS] * 2)))
+        entries = next(size.rows for size in found if size.table == "proxy_searchentry")
+        found.append(TableSize(SEARCH_TERMS, entries, int(cursor.fetchone()[0] or 0)))
+    return sorted(found, key=lambda size: size.bytes, reverse=True)

@@ -1,7 +1,6 @@
 """Build the search index for transcripts that were stored without it."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import zstandard
@@ -9,9 +8,10 @@ from django.db import transaction
 
 from proxy.ledger.posting.hash_chain import lock_ledger
 from proxy.ledger.search import indexer
-from proxy.ledger.search.indexer import NewParts
-from proxy.ledger.transcripts.encoding import ANSWER, running_totals
+from proxy.ledger.search.indexer import NewParts, new_parts
+from proxy.ledger.transcripts.encoding import ANSWER
 from proxy.ledger.transcripts.part_codec import decode_manifest
+from proxy.ledger.transcripts.storage import fields_in
 from proxy.models import SearchOccurrence, Transcript
 
 
@@ -22,21 +22,20 @@ def reindex(batch: int = 100) -> Iterator[int]:
     transcripts that are indexed already.
     """
     last = ""
+    columns = ("pk", "manifest", "exchange__team", "exchange__new_from", "exchange__previous_id")
     while True:
         with transaction.atomic():
             lock_ledger()
-            count, last = _index_batch(last, batch)
-        if not count:
+            rows = Transcript.objects.filter(pk__gt=last).order_by("pk")
+            some = list(rows.values_list(*columns)[:batch])
+            _index_batch(some)
+        if not some:
             return
-        yield count
+        last = some[-1][0]
+        yield len(some)
 
 
-def _index_batch(after: str, size: int) -> tuple[int, str]:
-    rows = Transcript.objects.filter(pk__gt=after).order_by("pk")
-    columns = ("pk", "manifest", "exchange__team", "exchange__new_from", "exchange__previous_id")
-    some = list(rows.values_list(*columns)[:size])
-    if not some:
-        return 0, after
+def _index_batch(some: Sequence[tuple[str, bytes, str, int, str]]) -> None:
     ids = [row[0] for row in some]
     done = set(
         SearchOccurrence.objects.filter(exchange_id__in=ids).values_list("exchange_id", flat=True)
@@ -53,23 +52,6 @@ def _index_batch(after: str, size: int) -> tuple[int, str]:
             content = decode_manifest(pk, manifest)
         except (zstandard.ZstdError, msgspec.MsgspecError, ValueError):
             continue  # it is encrypted, or damaged as verifyledger reports
-        found.append(_new_parts(content, pk, team, first))
+        single = [content[name] for name in ("raw", ANSWER) if name in content]
+        found.append(NewParts(pk, team, *new_parts(single, fields_in(content), first)))
     indexer.index_parts(found)
-    return len(some), ids[-1]
-
-
-def _new_parts(manifest: dict[str, Any], exchange_id: str, team: str, new_from: int) -> NewParts:
-    """Return the ids of the parts that ``indexer.new_pieces`` returns as pieces."""
-    added = [manifest[name] for name in ("raw", ANSWER) if name in manifest]
-    settings: list[int] = []
-    messages: list[int] = []
-    for name, value in manifest.get("fields", {}).items():
-        ids = [value] if isinstance(value, int) else running_totals(value)
-        if name == "messages" and isinstance(value, list):
-            messages = ids
-        else:
-            settings += ids
-    added += messages[new_from + 1 if new_from else 0 :]
-    if new_from:
-        return NewParts(exchange_id, team, added, settings + messages[new_from : new_from + 1])
-    return NewParts(exchange_id, team, added + settings)

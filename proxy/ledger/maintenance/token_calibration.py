@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from django.db.models import QuerySet
-
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import BrokenTranscript
 from proxy.models import Exchange, Outcome, TokenSource
@@ -25,6 +23,9 @@ MIN_TOKENS: Final = 300
 LARGE_TOKENS: Final = 4_000
 """Only samples above this estimate lower the factor: estimates include constants for tools and
 messages that are too high for a small request, but not for a large one."""
+INPUT_COLUMNS: Final = (
+    "input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens",
+)  # fmt: skip
 BOUNDS: Final = (0.5, 5.0)
 HEADROOM: Final = 1.05
 # The percentile is high, so that 90 % of the samples have fewer tokens than estimated.
@@ -51,35 +52,11 @@ def factor_of(upstream: str, model: str, since: datetime) -> float | None:
 
 
 def _samples(upstream: str, model: str, since: datetime) -> Iterator[tuple[int, int]]:
-    """Yield the reported and the estimated input tokens of stored requests."""
-    found = 0
-    for row in _measured_exchanges(upstream, model, since):
-        try:
-            stored = storage.read(row.pk)
-            estimate = estimate_tokens(stored.request) if stored is not None else 0
-        except (BrokenTranscript, LookupError, TypeError):
-            # LookupError and TypeError come from an invalid body that a policy let pass.
-            continue
-        if estimate < MIN_TOKENS:
-            continue
-        yield _input(row), estimate
-        found += 1
-        if found == SAMPLES:
-            return
-
-
-def _measured_exchanges(upstream: str, model: str, since: datetime) -> "QuerySet[Exchange]":
-    """Return the newest completed rows whose input the upstream reported.
+    """Yield the reported and the estimated input tokens of the newest completed requests.
 
     Rows with web searches are excluded: search results are counted as input, but not stored. So
     are rows with iterations, whose tokens are the sums of several prompts.
     """
-    columns = (
-        "input_tokens",
-        "cache_read_tokens",
-        "cache_write_5m_tokens",
-        "cache_write_1h_tokens",
-    )
     rows = Exchange.objects.filter(
         created__gte=since,
         status=200,
@@ -89,15 +66,17 @@ def _measured_exchanges(upstream: str, model: str, since: datetime) -> "QuerySet
         input_source=TokenSource.REPORTED,
         iterations=[],
     ).exclude(web_searches__gt=0)
-    return rows.order_by("-created").only(*columns)[:MAX_ROWS]
-
-
-def _input(row: Exchange) -> int:
-    """Return the input tokens of a row, including cached tokens."""
-    parts = (
-        row.input_tokens,
-        row.cache_read_tokens,
-        row.cache_write_5m_tokens,
-        row.cache_write_1h_tokens,
-    )
-    return sum(part or 0 for part in parts)
+    found = 0
+    for pk, *counts in rows.order_by("-created").values_list("pk", *INPUT_COLUMNS)[:MAX_ROWS]:
+        try:
+            stored = storage.read(pk)
+            estimate = estimate_tokens(stored.request) if stored is not None else 0
+        except (BrokenTranscript, LookupError, TypeError):
+            # LookupError and TypeError come from an invalid body that a policy let pass.
+            continue
+        if estimate < MIN_TOKENS:
+            continue
+        yield sum(count or 0 for count in counts), estimate
+        found += 1
+        if found == SAMPLES:
+            return

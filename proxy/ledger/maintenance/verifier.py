@@ -1,11 +1,16 @@
-"""Verify the ledger: the hash chain, the rows and bodies that it covers, and the rollups."""
+"""Verify the ledger: the hash chain, the rows and bodies that it covers, and the rollups.
+
+Nobody without the key can sign a link, but somebody with the database could change a row, let the
+gateway amend it, and put everything else back. So each amendment has the digests of its groups of
+columns before the change, with which the row must give the digest of the link before.
+"""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from heapq import merge
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -14,7 +19,9 @@ import msgspec
 from django.db import transaction
 from django.db.models import Count, Exists, Max, Min, OuterRef, Q
 
+from proxy.audit_log import Action
 from proxy.conf import conf
+from proxy.encryption.bodies import MissingBodyKey
 from proxy.ledger.archive.reading import (
     bounds,
     removed_months,
@@ -22,12 +29,27 @@ from proxy.ledger.archive.reading import (
     rows_by_id,
     transcripts_by_id,
 )
-from proxy.ledger.posting import stop_reasons
-from proxy.ledger.posting.audit_links import digest_of_entry, entry_of, not_linked, subject_of
-from proxy.ledger.posting.chain_signatures import is_signed, public_keys
-from proxy.ledger.posting.hash_chain import link_digest, lock_ledger
-from proxy.ledger.posting.rollups import COUNTS, DIMENSIONS, TABLES, WITH_LATENCY, grouped
-from proxy.ledger.posting.row_digests import is_digest_of
+from proxy.ledger.posting.audit_links import (
+    AUDIT,
+    digest_of_entry,
+    entry_of,
+    last_linked,
+    not_linked,
+    subject_of,
+)
+from proxy.ledger.posting.hash_chain import (
+    Digests,
+    Note,
+    combined,
+    group_digests,
+    is_digest_of,
+    is_signed,
+    link_digest,
+    lock_ledger,
+    public_keys,
+    with_groups_before,
+)
+from proxy.ledger.posting.rollups import ALL_TABLES, counts_of, grouped, merge_line
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.storage import StoredPart
 from proxy.ledger.usage.latency_histogram import merge_histograms
@@ -38,13 +60,102 @@ from proxy.models import (
     LedgerHead,
     LinkKind,
     State,
-    StopReasonDay,
     Transcript,
 )
 
-from .amendment_proofs import causes_missing, check_amendments, links_by_row, note_in
-from .published_heads import HEAD, published
+from .published_heads import HEAD, PublishedHead, published
 from .retention import PURGES, expired
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    LinkKind.SETTLED: Action.RUN,
+    LinkKind.REPRICED: Action.RUN,
+    LinkKind.ENCRYPTED: Action.RUN,
+    LinkKind.ERASED: Action.ERASE,
+    LinkKind.PURGED: Action.PURGE,
+}
+"""The action of the audit entry that a link of this kind names."""
+FIRST: Final = frozenset({LinkKind.CLOSED, LinkKind.SETTLED, ""})
+"""The kinds of a row's first link; 1.0 wrote no kinds."""
+
+
+class Proof(NamedTuple):
+    """What is wrong with the amendments of a row, and how many of them prove nothing."""
+
+    differences: Sequence[str]
+    unproven: int = 0
+
+
+def check_amendments(row: Exchange, links: Sequence[HashChainLink]) -> Proof:
+    """Check the links of a row, oldest first, of which the newest has the row's digest."""
+    if links[0].kind not in FIRST:
+        return Proof([f"its first link is {links[0].kind}"])
+    digests: Digests = group_digests(row)
+    unproven = len(links) - 1
+    for before, link in reversed([*pairwise(links)]):
+        if not before.kind or not link.kind:
+            break  # the digests of 1.0 have no groups
+        kind, note = LinkKind(link.kind), note_in(link)
+        if not _has_body_of(before, link):
+            return Proof([f"link {link.sequence} has another transcript"], unproven)
+        if kind == LinkKind.ERASED and not note.was:
+            break  # in an archived month
+        if kind == LinkKind.SETTLED or not note.was:
+            return Proof([f"link {link.sequence} does not say what it changed"], unproven)
+        try:
+            digests = with_groups_before(digests, kind, note.groups_before)
+        except ValueError:
+            return Proof([f"link {link.sequence} does not say what it changed"], unproven)
+        if combined(digests) != bytes(before.row_digest):
+            why = f"link {link.sequence} ({kind}) hides a change of other columns"
+            return Proof([why], unproven)
+        unproven -= 1
+    return Proof([], unproven)
+
+
+def _has_body_of(before: HashChainLink, link: HashChainLink) -> bool:
+    """Return whether an amendment keeps the transcript; a second end and an erasure do not."""
+    if link.kind == LinkKind.CLOSED:
+        return True
+    kept = None if link.kind == LinkKind.ERASED else before.body_digest
+    return bytes(link.body_digest or b"") == bytes(kept or b"")
+
+
+def links_by_row(ids: Iterable[str]) -> dict[str, list[HashChainLink]]:
+    """Return the links of rows that have several, oldest first."""
+    found: dict[str, list[HashChainLink]] = {}
+    for link in HashChainLink.objects.filter(exchange_id__in=list(ids)).order_by("sequence"):
+        found.setdefault(link.exchange_id, []).append(link)
+    return found
+
+
+def causes_missing(links: Iterable[HashChainLink]) -> Iterator[tuple[HashChainLink, str]]:
+    """Yield the amendments and deletions that name no earlier audit entry of a command for them."""
+    named = {}
+    for link in links:
+        note = note_in(link)
+        if link.kind in ACTIONS or (link.kind == LinkKind.AUDIT and note.audit):
+            named[link.sequence] = (link, note.audit)
+    subjects = {f"{AUDIT}{audit:020}": audit for _, audit in named.values()}
+    rows = HashChainLink.objects.filter(exchange_id__in=list(subjects)).values_list("exchange_id")
+    first = {subjects[name]: sequence for name, sequence in rows.annotate(Min("sequence"))}
+    actions = dict(
+        AuditEntry.objects.filter(pk__in=list(subjects.values())).values_list("pk", "action")
+    )
+    for link, audit in named.values():
+        expected = ACTIONS.get(link.kind, Action.ERASE)
+        if first.get(audit, link.sequence) >= link.sequence:
+            yield link, f"it is {link.kind}, but names no audit entry with a link before it"
+        elif actions.get(audit, expected) != expected:
+            yield link, f"it is {link.kind}, but audit entry {audit} is {actions[audit]}"
+
+
+def note_in(link: HashChainLink) -> Note:
+    """Return the note of a link; an empty one if it has none that can be read."""
+    try:
+        return msgspec.json.decode(link.note, type=Note) if link.note else Note()
+    except msgspec.MsgspecError:
+        return Note()
+
 
 BATCH: Final = 1000
 MAX_FINDINGS: Final = 1000
@@ -150,9 +261,11 @@ def steps(state: Checkpoint, batch_size: int = BATCH) -> Iterator[None]:
     if days is None:
         return
     first, last = days
-    for at, end in _months(max(first, state.rows_until or first), last):
+    at = max(first, state.rows_until or first)
+    while at <= last:
+        end = min(bounds(at)[1].date(), last + timedelta(days=1))
         state.add(verify_links_of_rows(_midnight(at), _midnight(end)))
-        state.rows_until = end
+        state.rows_until = at = end
         yield
     at = max(first, state.sums_until or first)
     while state.sums and at <= last:
@@ -176,15 +289,6 @@ def _days_with_rows(days: DayRange) -> tuple[date, date] | None:
     first = max(min(known), days.since or date.min)
     last = min(max(known), days.until - timedelta(days=1) if days.until else date.max)
     return (first, last) if first <= last else None
-
-
-def _months(first: date, last: date) -> Iterator[tuple[date, date]]:
-    """Split the days from ``first`` to ``last`` at the ends of months."""
-    while first <= last:
-        following = (first.replace(day=1) + timedelta(days=32)).replace(day=1)
-        end = min(following, last + timedelta(days=1))
-        yield first, end
-        first = end
 
 
 def _midnight(day: date) -> datetime:
@@ -228,7 +332,11 @@ def verify(
         ]
         findings += _audit_entries(batch, now or datetime.now(UTC))
         if len(batch) < batch_size and days == EVERYTHING:
-            findings += [*_head(head), *signatures.unsigned_end(), *_unlinked_entries()]
+            findings += [*_head(head), *signatures.unsigned_end()]
+            findings += [
+                Finding("audit", subject_of(entry), "the entry of the audit log has no link")
+                for entry in islice(not_linked(), 100)
+            ]
         if batch:
             before, after = batch[-1], batch[-1].sequence
         yield VerifyProgress(after, len(batch), findings, rows.encrypted, rows.unproven)
@@ -337,11 +445,6 @@ def _audit_entries(batch: list[HashChainLink], now: datetime) -> Iterator[Findin
             yield Finding("audit", name, "the entry has a second link that is not of an erasure")
 
 
-def _unlinked_entries() -> Iterator[Finding]:
-    for entry in islice(not_linked(), 100):
-        yield Finding("audit", subject_of(entry), "the entry of the audit log has no link")
-
-
 def check_published(path: Path) -> Iterator[Finding]:
     """Compare the chain with heads that were published. Raises ConfigError for an unusable file."""
     heads = published(path)
@@ -418,9 +521,10 @@ class _Rows:
         """Return whether the transcript of a row, whose first link this is, may not be missing."""
         if self._retention is None or self._deletions.cover(row, first):
             return False
-        return first > self._deletions.unrecorded_until or (
-            row.created >= _stored_since(row, self._retention)
-        )
+        if first > self._deletions.unrecorded_until:
+            return True
+        since = self._retention.get(row.team)  # None: transcripts of a deleted team may be missing
+        return since is not None and row.created >= since
 
 
 def _amended(link: HashChainLink) -> bool:
@@ -436,14 +540,6 @@ def _amended(link: HashChainLink) -> bool:
             return True
         row = Exchange.objects.filter(pk=link.exchange_id).first()
         return row is not None and is_digest_of(bytes(link.row_digest), row, link.kind)
-
-
-def _stored_since(row: Exchange, retention: Mapping[str, datetime]) -> datetime:
-    """Return the time since which transcripts of the row's team must exist.
-
-    Transcripts of a deleted team need not exist.
-    """
-    return retention.get(row.team, datetime.max.replace(tzinfo=UTC))
 
 
 def _body(
@@ -494,7 +590,7 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     The range must consist of whole UTC days; one day at a time is best.
     """
     archived = removed_months()
-    expected: dict[Any, dict[bytes, dict[str, Any]]] = {t: {} for t in (*TABLES, StopReasonDay)}
+    expected: dict[Any, dict[bytes, dict[str, Any]]] = {t: {} for t in ALL_TABLES}
     rows = Exchange.objects.filter(state=State.CLOSED, created__gte=since, created__lt=until)
     stored = rows.order_by("pk").iterator(chunk_size=BATCH)
     first = list(islice(stored, 1))  # the query begins before the files are read
@@ -502,15 +598,9 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     # While a month is removed or restored, some rows are on both sides.
     found = (next(same) for _, same in groupby(both, attrgetter("pk")))
     while batch := list(islice(found, BATCH)):
-        for table, buckets in grouped(batch).items():
-            for key, bucket in buckets.items():
-                line = dict(zip(DIMENSIONS[table], bucket.dimensions, strict=True))
-                line |= {"start": bucket.start, **bucket.counts}
-                if table in WITH_LATENCY:
-                    line["latency"] = merge_histograms(bucket.histograms)
-                _add(expected[table], key, line, COUNTS)
-        for line in stop_reasons.lines_of(batch):
-            _add(expected[StopReasonDay], line.pop("id"), line, stop_reasons.COUNTS)
+        for table, lines in grouped(batch).items():
+            for line in lines.values():
+                merge_line(table, expected[table], line)
     findings = [
         finding
         for table, lines in expected.items()
@@ -521,32 +611,22 @@ def verify_sums(since: datetime, until: datetime) -> list[Finding]:
     return findings
 
 
-def _add(
-    lines: dict[bytes, dict[str, Any]], key: bytes, line: dict[str, Any], counts: Sequence[str]
-) -> None:
-    known = lines.setdefault(key, line)
-    if known is not line:
-        for name in counts:
-            known[name] += line[name]
-        if "latency" in line:
-            known["latency"] = merge_histograms([known["latency"], line["latency"]])
-
-
 def _differing_sums(
     table: Any, lines: dict[bytes, dict[str, Any]], since: datetime, until: datetime
 ) -> Iterator[Finding]:
     """Yield a finding for each row of a table that is not the sum of its ledger rows."""
-    counts = stop_reasons.COUNTS if table is StopReasonDay else COUNTS
     where = f"{table.__name__} {since:%Y-%m-%d}"
     missing = dict(lines)
     sums = table.objects.filter(start__gte=since, start__lt=until).order_by("pk")
     for stored in sums.values().iterator():
-        key = bytes(stored.pop("id"))
+        key = stored["id"] = bytes(stored["id"])
         line = missing.pop(key, None)
         if "latency" in stored:
             stored["latency"] = merge_histograms([stored["latency"]])
         if line is None:
-            line = dict.fromkeys(counts, 0) | ({"latency": {}} if "latency" in stored else {})
+            line = dict.fromkeys(counts_of(table), 0) | (
+                {"latency": {}} if "latency" in stored else {}
+            )
         for name, value in line.items():
             if stored[name] != value:
                 why = f"{name} is {stored[name]}, by its ledger rows it is {value}"
@@ -566,3 +646,110 @@ def heads() -> list[tuple[date, int, str]]:
         last = HashChainLink.objects.get(pk=day["last"])
         found.append((day["day"], day["links"], bytes(last.digest).hex()))
     return found
+
+
+NEVER: Final = (
+    (
+        "what was changed in a request before it ended, or that it was made up before then: "
+        "its first link has the row as it was at its end"
+    ),
+    "that no entry of the audit log was made up, changed or deleted before its link was written",
+    (
+        "commands and purges that the gateway was made to run: their links name audit entries, "
+        "which somebody must read"
+    ),
+    (
+        "tables that are not in the chain: configuration, accounts, search index, outcomes of "
+        "sessions, webhooks"
+    ),
+    "anything, if somebody else has the secret key",
+)
+"""What no verification proves."""
+
+
+class Claims(NamedTuple):
+    """What is proven, and what is not, in one sentence each."""
+
+    proven: list[str]
+    not_proven: list[str]
+
+
+def claims_of(state: Checkpoint, heads: Sequence[PublishedHead]) -> Claims:
+    """Return the claims of a complete verification. A finding ends the claims of its kind."""
+    claims = Claims([], [])
+    wrong = {finding.what for finding in state.findings}
+    for text, is_checked, kinds in _claims(state, heads):
+        if not is_checked:
+            claims.not_proven.append(f"{text}: not checked")
+        elif wrong & set(kinds):
+            claims.not_proven.append(f"{text}: see the findings")
+        else:
+            claims.proven.append(text)
+    claims.not_proven.extend([*_limits(state, heads), *NEVER])
+    return claims
+
+
+def _claims(
+    state: Checkpoint, heads: Sequence[PublishedHead]
+) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
+    """Yield each claim, whether it was checked, and the kinds of findings that refute it."""
+    chain = ("chain", "signature", "head")
+    yield f"{state.links} links follow one another, and this gateway signed them", True, chain
+    yield "no closed request is missing or was added", True, (*chain, "lost", "unsealed")
+    yield (
+        (
+            "all columns of the closed requests are those of their links; amendments changed only "
+            "columns of their kind, and name an entry of the audit log"
+        ),
+        True,
+        (*chain, "row", "amendment", "cause"),
+    )
+    yield (
+        "transcripts and raw streams are as they were stored, or their deletion is recorded",
+        state.bodies,
+        (*chain, "body", "cause"),
+    )
+    yield (
+        (
+            "the sums are those of the requests, in all tables (all dimensions; caller; request; "
+            "session; stop reason), with counts, tokens, money and histograms"
+        ),
+        state.sums,
+        (*chain, "row", "lost", "unsealed", "sum"),
+    )
+    yield "entries of the audit log that have a link are as they were written", True, (
+        *chain, "audit",
+    )  # fmt: skip
+    if heads:
+        last, at = heads[-1], heads[-1].at.astimezone(UTC)
+        yield (
+            (
+                f"links 1 to {last.sequence} are those published at {at:%Y-%m-%d %H:%M} UTC, "
+                "so none of them was cut off, and no older database was put in place"
+            ),
+            True,
+            ("head",),
+        )
+
+
+def _limits(state: Checkpoint, heads: Sequence[PublishedHead]) -> Iterator[str]:
+    """Yield what this verification does not prove, with the numbers of this ledger."""
+    if heads:
+        yield f"that no link after {heads[-1].sequence} was cut off: it is not published yet"
+    else:
+        yield "that no link was cut off: no head is published"
+    if state.days != EVERYTHING:
+        yield "the links of other days"
+    for key, count in state.encrypted.items():
+        yield f"{count} transcripts not checked: {MissingBodyKey(key)}"
+    if state.unproven:
+        yield (
+            f"which columns {state.unproven} amendments changed, as they are of requests of "
+            "version 1.0 or in archived months"
+        )
+    if old := HashChainLink.objects.filter(kind="").count():
+        yield f"that version 1.0 wrote its {old} links, which have no signature"
+    if waiting := Exchange.objects.filter(state=State.OPEN).count():
+        yield f"{waiting} requests that have not ended"
+    if unlinked := AuditEntry.objects.filter(pk__gt=last_linked()).count():
+        yield f"{unlinked} entries of the audit log, which get their links within an hour"

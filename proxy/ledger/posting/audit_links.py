@@ -11,7 +11,7 @@ from django.db import transaction
 from proxy.audit_log import Action, record
 from proxy.models import AuditEntry, HashChainLink, LedgerHead, LinkKind
 
-from .hash_chain import Link, Note, append, lock_ledger
+from .hash_chain import Link, Note, append, lock_ledger, newest_links
 
 AUDIT: Final = "audit_"
 """The start of the subject of links for audit entries; their padded ids sort as numbers."""
@@ -56,20 +56,17 @@ def link_audit_entries() -> None:
 
 def intact_entries(pks: Sequence[int]) -> list[int]:
     """Return which of these entries are as their newest link says."""
-    found = []
-    for entry in AuditEntry.objects.filter(pk__in=pks).iterator():
-        links = HashChainLink.objects.filter(exchange_id=subject_of(entry)).order_by("-sequence")
-        link = links.first()
-        if link is not None and bytes(link.row_digest) == digest_of_entry(entry):
-            found.append(entry.pk)
-    return found
+    entries = {subject_of(one): one for one in AuditEntry.objects.filter(pk__in=pks)}
+    return [
+        entries[subject].pk
+        for subject, link in newest_links(entries).items()
+        if bytes(link.row_digest) == digest_of_entry(entries[subject])
+    ]
 
 
 def link_again(head: LedgerHead, entries: Iterable[AuditEntry], cause: int) -> None:
     """Append links for entries that an erasure has changed. The caller has locked ``head``."""
-    note = Note(cause).encode()
-    links = [Link(subject_of(one), digest_of_entry(one), note=note) for one in entries]
-    append(head, LinkKind.AUDIT, links, datetime.now(UTC))
+    _append(head, entries, Note(cause).encode())
 
 
 def without_link() -> list[AuditEntry]:
@@ -117,8 +114,8 @@ def digest_of_entry(entry: AuditEntry) -> bytes:
     return hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).digest()
 
 
-def _append(head: LedgerHead, entries: Sequence[AuditEntry]) -> None:
-    links = [Link(subject_of(one), digest_of_entry(one)) for one in entries]
+def _append(head: LedgerHead, entries: Iterable[AuditEntry], note: str = "") -> None:
+    links = [Link(subject_of(one), digest_of_entry(one), note=note) for one in entries]
     append(head, LinkKind.AUDIT, links, datetime.now(UTC))
 
 

@@ -23,9 +23,9 @@ from proxy.audit_log.record import team_of
 from proxy.counters.backends import shared_store
 from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.store import StoreUnavailable
-from proxy.ledger.database.availability import check_present
+from proxy.ledger.database.access import check_present
 from proxy.ledger.database.bulk_sql import has_rows
-from proxy.ledger.webhooks.outbox import record_event
+from proxy.ledger.webhooks import record_event
 from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
 from proxy.models.ledger_names import person_id
 from proxy.models.setup.columns import matches_any
@@ -218,16 +218,14 @@ def all_budgets() -> list[Budget]:
 
 def covers(budget: Budget, row: AnyRow) -> bool:
     """Return whether the cost of the row counts towards the budget."""
-    models = budget.models_covered
-    return _pays(budget, row) and (not models or matches_any(row.model_requested, models))
-
-
-def _pays(budget: Budget, row: AnyRow) -> bool:
     if budget.team is not None:
-        return row.team == budget.team.ledger_id
-    if budget.key_id is not None:
-        return row.key_id in budget.key_ids
-    return budget.user is not None and row.user == person_id(budget.user)
+        pays = row.team == budget.team.ledger_id
+    elif budget.key_id is not None:
+        pays = row.key_id in budget.key_ids
+    else:
+        pays = budget.user is not None and row.user == person_id(budget.user)
+    models = budget.models_covered
+    return pays and (not models or matches_any(row.model_requested, models))
 
 
 def posted_among(ids: Collection[str]) -> set[str]:

@@ -18,7 +18,7 @@ from typing import Final
 from django.db import DatabaseError, connection
 from django.db.utils import InterfaceError
 
-from proxy.ledger.database import availability, partitions
+from proxy.ledger.database import access, partitions
 from proxy.ledger.errors import JournalUnavailable, RecordError
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.journal.reader import Backlog, JournalReader
@@ -155,7 +155,7 @@ class Drainer:
         if not self.error:
             logger.warning("ledger: %s; records wait in the journal", exc)
         self.error = str(exc) or type(exc).__name__
-        availability.reconnect()
+        access.reconnect()
         return min(max(retry_s * 2, MIN_RETRY_S), MAX_RETRY_S)
 
     def rest(self, retry_s: float) -> None:
@@ -215,8 +215,8 @@ class Drainer:
         """
         reader.read(journal_posting.MAX_RECORDS)
         yield from self._close_orphans(reader)
-        availability.check_present()
-        availability.shrink_sqlite_cache()
+        access.check_present()
+        access.shrink_sqlite_cache()
         open_delay_s = 0 if self.stop_event.is_set() else self._pace.open_delay_s
         yield from journal_posting.post_all(reader, open_delay_s)
         if self._orphans is None:  # all orphans are known now, because the whole journal was read

@@ -22,61 +22,19 @@ from proxy.models.setup.prices import DIMENSIONS
 
 NUL: Final = "\x00"  # PostgreSQL cannot store this character in a text
 
-FROM_OPEN: Final = (
-    "worker",
-    "team",
-    "key_id",
-    "key_name",
-    "user",
-    "session_id",
-    "agent_id",
-    "parent_agent_id",
-    "user_agent",
-    "client_name",
-    "client_version",
-    "api_version",
-    "betas",
-    "tags",
-    "traceparent",
-    "endpoint",
-    "stream",
-    "model_requested",
-    "model_upstream",
-    "upstream",
-    "dialect",
-    "request_bytes",
-    "message_count",
-    "has_images",
-)
-FROM_CLOSE: Final = (
-    "outcome",
-    "status",
-    "stop_reason",
-    "error_type",
-    "error_message",
-    "error_source",
-    "detail",
-    "queue_ms",
-    "ttft_ms",
-    "total_ms",
-    "upstream_ms",
-    "overhead_ms",
-    "upstream_status",
-    "upstream_request_id",
-    "attempts",
-    "notes",
-    "unknown_events",
-    "response_bytes",
-    "delivered",
-    "tool_calls",
-    "tool_names",
-    "has_thinking",
-)
-# Columns from the open record that are replaced if the close record has a value
-OVERRIDDEN: Final = ("model_upstream", "upstream", "dialect")
 COUNTED: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "reasoning")
 SOURCED: Final = ("input", "output", "cache_read", "reasoning")
 FIELDS: Final = {field.name: field for field in Exchange._meta.concrete_fields}  # noqa: SLF001 -- Django's documented model API
+# Columns from the open record that are replaced if the close record has a value
+OVERRIDDEN: Final = ("model_upstream", "upstream", "dialect")
+CONVERTED: Final = frozenset({"id", "created", "finished", "ip", "price", "cost_nanousd"})
+"""The columns that are not the record's field of this name as it is."""
+FROM_OPEN: Final = tuple(n for n in OpenRecord.__struct_fields__ if n in FIELDS.keys() - CONVERTED)
+FROM_CLOSE: Final = tuple(
+    name
+    for name in CloseRecord.__struct_fields__
+    if name in FIELDS.keys() - CONVERTED.union(OVERRIDDEN)
+)
 BOUNDS: "Final[Mapping[type, int]]" = {
     models.PositiveSmallIntegerField: 32767,
     models.PositiveIntegerField: 2**31 - 1,
@@ -167,18 +125,11 @@ def columns_from_close(record: CloseRecord, row: AnyRow, prices: PriceList) -> d
             row.created.date(),
             record.usage,
         )
-    values["cost_nanousd"], values["price"] = _cost_and_price(record, price)
+    cost = record.cost_nanousd
+    if record.price is None or cost is None:
+        cost = charge_of(record.usage, price, record.attempts)
+    values["cost_nanousd"], values["price"] = cost, None if cost is None else price
     return values
-
-
-def _cost_and_price(
-    record: CloseRecord, price: dict[str, Any] | None
-) -> tuple[int | None, dict[str, Any] | None]:
-    """Return the cost in nano-dollars and its price; those in the record win if it has both."""
-    if record.price is not None and record.cost_nanousd is not None:
-        return record.cost_nanousd, record.price
-    cost = charge_of(record.usage, price, record.attempts)
-    return (None, None) if cost is None else (cost, price)
 
 
 def token_columns(usage: Mapping[str, Any]) -> dict[str, Any]:

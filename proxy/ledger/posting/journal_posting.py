@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from proxy.encryption.bodies import MissingBodyKey
-from proxy.ledger.database import availability
+from proxy.ledger.database import access
 from proxy.ledger.journal import locks, segments
 from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import JournalReader
@@ -53,14 +53,10 @@ def post_all(reader: JournalReader, open_delay_s: float = 0) -> Iterator[int]:
         reader.read(MAX_RECORDS)
         if not (ids := reader.ready_ids(MAX_RECORDS, opened_before)):
             break
-        yield _post_some(reader, ids)
-
-
-def _post_some(reader: JournalReader, ids: Sequence[str]) -> int:
-    batch = _read_batch(reader, ids)
-    availability.check_present()  # the SQLite file may have been removed since the last batch
-    reader.mark_posted(_post(reader, batch))
-    return len(batch)
+        batch = _read_batch(reader, ids)
+        access.check_present()  # the SQLite file may have been removed since the last batch
+        reader.mark_posted(_post(reader, batch))
+        yield len(batch)
 
 
 def _read_batch(reader: JournalReader, ids: Sequence[str]) -> list[ExchangeRecords]:
@@ -82,7 +78,7 @@ def _read_batch(reader: JournalReader, ids: Sequence[str]) -> list[ExchangeRecor
         if exchange is None:
             _set_aside(reader, request_id, fault)
             continue
-        with contextlib.suppress(*availability.POISON):  # _post gets the same error and handles it
+        with contextlib.suppress(*access.POISON):  # _post gets the same error and handles it
             exchange.pack(packing)
         batch.append(exchange)
         size += sum(sizes)
@@ -115,7 +111,7 @@ def _post(reader: JournalReader, batch: Sequence[ExchangeRecords]) -> list[str]:
         return []
     try:
         ledger_writer.write_to_database(batch)
-    except availability.POISON as exc:
+    except access.POISON as exc:
         if len(batch) == 1:
             _set_aside(reader, batch[0].opening.id, f"{type(exc).__name__}: {exc}")
             return []
@@ -169,7 +165,6 @@ def adopt_host(path: Path, advance: Advance = no_progress) -> AdoptedHost:
     """
     only = path.name if path.name.startswith("journal-") else None
     directory = path.parent if only else path
-    locks.refuse_old_records(directory)
     names = {each.name for each in directory.glob("journal-*/") if only in (None, each.name)}
     if not names:
         raise FileNotFoundError(f"{path} contains no journal (a folder journal-0, journal-1 ...)")
@@ -231,20 +226,20 @@ def post_again(directory: Path, advance: Advance = no_progress) -> list[Restored
     The journals contain the records of about a day, or fewer: ``KEEP_POSTED_BYTES``. Rows that the
     database has do not change.
     """
-    return [_post_journal_again(path, advance) for path in sorted(directory.glob("journal-*/"))]
-
-
-def _post_journal_again(path: Path, advance: Advance) -> RestoredJournal:
-    with contextlib.closing(JournalReader(path, from_start=True)) as reader:
-        records = reader.backlog().records
-        _exhaust(post_all(reader), advance)
-        since, until = reader.kept_since(), reader.newest_at()
-        refused, damaged_bytes = reader.refused, reader.damaged_bytes
-    records += _post_set_aside(path)
-    closed = Exchange.objects.filter(pk__in=refused, state=State.CLOSED).count()
-    quarantine = len([*(path / "quarantine").glob("*.frames")])
-    lacking = max(len(refused) - closed, quarantine)
-    return RestoredJournal(path.name, records, since or 0.0, until, lacking, damaged_bytes)
+    restored = []
+    for path in sorted(directory.glob("journal-*/")):
+        with contextlib.closing(JournalReader(path, from_start=True)) as reader:
+            records = reader.backlog().records
+            _exhaust(post_all(reader), advance)
+            since, until = reader.kept_since(), reader.newest_at()
+            refused, damaged_bytes = reader.refused, reader.damaged_bytes
+        records += _post_set_aside(path)
+        closed = Exchange.objects.filter(pk__in=refused, state=State.CLOSED).count()
+        lacking = max(len(refused) - closed, len([*(path / "quarantine").glob("*.frames")]))
+        restored.append(
+            RestoredJournal(path.name, records, since or 0.0, until, lacking, damaged_bytes)
+        )
+    return restored
 
 
 def _post_set_aside(directory: Path) -> int:
@@ -254,14 +249,8 @@ def _post_set_aside(directory: Path) -> int:
     """
     records = 0
     for path in sorted((directory / "quarantine").glob("*.frames")):
-        with path.open("rb") as file:
-            found = segments.read_frames(file.fileno(), 0, path.stat().st_size)
-            bodies = [
-                segments.body_of(segments.read_frame(file.fileno(), frame.offset))
-                for frame in found
-                if isinstance(frame, segments.Frame)
-            ]
-        with contextlib.suppress(*availability.POISON, MissingBodyKey):
+        bodies = [segments.body_of(frame) for frame in segments.frames_in(path)]
+        with contextlib.suppress(*access.POISON, MissingBodyKey):
             exchange = group_records(map(decode, bodies))
             if exchange is not None:
                 ledger_writer.write_to_database([exchange])

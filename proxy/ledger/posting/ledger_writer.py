@@ -8,13 +8,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from django.db import connection, transaction
+from django.db.models import Q
 
 from proxy.conf import conf
-from proxy.ledger.database.bulk_sql import write
+from proxy.ledger.database.bulk_sql import padded_keys, write
 from proxy.ledger.journal.records import Chunk, CloseRecord, OpenRecord, Record
 from proxy.ledger.search import indexer
 from proxy.ledger.transcripts import storage
@@ -25,13 +26,12 @@ from proxy.ledger.transcripts.encoding import (
     reads_of,
 )
 from proxy.ledger.usage.pricing import PriceList
-from proxy.models import Exchange, LinkKind, State
+from proxy.models import ApiKey, Exchange, LinkKind, State
 
 from . import (
     budget_sync,
     drift,
     hash_chain,
-    key_last_used,
     outcomes,
     rollups,
     sessions,
@@ -39,6 +39,7 @@ from . import (
 )
 from .exchange_columns import (
     FIELDS,
+    AnyRow,
     Row,
     blank_row,
     columns_from_close,
@@ -47,13 +48,15 @@ from .exchange_columns import (
     set_columns,
     to_datetime,
 )
-from .row_digests import changed_groups
+from .hash_chain import changed_groups
 
 logger = logging.getLogger(__name__)
 
 underived: Final[Counter[str]] = Counter()
 """Requests of this process that were recorded without derived data, by its name."""
 
+MINUTE: Final = timedelta(minutes=1)
+"""The ``last_used`` time of a key is updated at most once in this time."""
 MUTABLE_COLUMNS = [name for name in FIELDS if name != "id"]
 
 
@@ -71,9 +74,25 @@ class ExchangeRecords:
 
         The result is cached.
         """
-        if self._conversation is None and self.opening.body is not None:
-            self._conversation = _conversation(self, self.opening.body)
+        opening, closing = self.opening, self.closing
+        if self._conversation is None and opening.body is not None:
+            make = Conversation.from_raw_body if opening.faulty else Conversation.from_body
+            one = make(opening.id, to_datetime(opening.created), opening.body)
+            one.target = opening.target
+            if closing:
+                one.set_answer(closing.answer)
+                one.reads = reads_of(self.chunks, closing.attempt)
+                one.failed = failed_attempts_of(self.chunks, opening.target, closing.attempt)
+                one.target = closing.target or self.last_target
+                one.upstream_request_sha256 = closing.upstream_request_sha256
+            self._conversation = one
         return self._conversation
+
+    @property
+    def last_target(self) -> Mapping[str, Any]:
+        """The target of the last attempt of which there are bytes."""
+        targets = [chunk.target for chunk in self.chunks if chunk.target]
+        return targets[-1] if targets else self.opening.target
 
     def pack(self, packing: StreamCompressor) -> None:
         """Compress the upstream's stream and drop the decoded chunks, to use less memory."""
@@ -100,18 +119,15 @@ def group_records(records: Iterable[Record]) -> ExchangeRecords | None:
             case _:
                 closing = _prefer_real_close(closing, record)
     if closing is not None and closing.reads:
-        chunks.append(_last_chunk(closing))
+        last = Chunk(
+            id=closing.id,
+            reads=closing.reads,
+            attempt=closing.attempt,
+            target=closing.target,
+            status=closing.upstream_status or 200,
+        )
+        chunks.append(last)
     return ExchangeRecords(opening, chunks, closing) if opening else None
-
-
-def _last_chunk(closing: CloseRecord) -> Chunk:
-    return Chunk(
-        id=closing.id,
-        reads=closing.reads,
-        attempt=closing.attempt,
-        target=closing.target,
-        status=closing.upstream_status or 200,
-    )
 
 
 def _prefer_real_close(first: CloseRecord | None, second: CloseRecord) -> CloseRecord:
@@ -132,8 +148,11 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         known = existing_rows(records.opening.id for records in batch)
         due = [records for records in batch if _is_due(records, known.get(records.opening.id))]
         fresh = [records for records in due if records.opening.id not in known]
-        prices = prices_of(due)
-        conversations = conversations_of(due)
+        # Usually the gateway has set the price.
+        needs_prices = any(one.closing and one.closing.price is None for one in due)
+        prices = PriceList.load() if needs_prices else PriceList(())
+        pairs = ((one.opening.id, one.conversation()) for one in due)
+        conversations = {pk: one for pk, one in pairs if one is not None}
         new = {records.opening.id for records in fresh}
         linker = sessions.SessionLinker(one for key, one in conversations.items() if key in new)
         rows: list[Row] = []
@@ -150,13 +169,21 @@ def write_to_database(batch: Sequence[ExchangeRecords], now: datetime | None = N
         write(Exchange, map(vars, rows), replaced=MUTABLE_COLUMNS)
         bodies = storage.store(list(conversations.values()), now)
         if conf.search:
-            write_derived("search index", lambda some: _index(some, conversations), rows)
+
+            def index(some: Sequence[Row]) -> None:
+                indexer.index_conversations(
+                    (one, row.team, row.new_from)
+                    for row in some
+                    if (one := conversations.get(row.id))
+                )
+
+            write_derived("search index", index, rows)
         done = [row for row in rows if row.state == State.CLOSED]
         rollups.add(done)
         created = [row for row in rows if row.id in new]
         write_derived("outcomes", lambda some: outcomes.add(some, conversations), created)
         hash_chain.append_links(head, [(row, bodies.get(row.id)) for row in done], now, notes=notes)
-        key_last_used.update_last_used(rows)
+        update_last_used(rows)
         budget_sync.apply_closed_rows(done)
         if failed := [row for row in done if upstream_errors.has_failed(row)]:
             write_derived("new upstream errors", upstream_errors.record_new_errors, failed)
@@ -188,19 +215,6 @@ def write_derived(name: str, derive: Callable[[Sequence[Row]], None], rows: Sequ
         underived[name] += len(rows)
 
 
-def _index(rows: Iterable[Row], conversations: Mapping[str, Conversation]) -> None:
-    """Add the texts of the stored transcripts to the search index."""
-    indexer.index_conversations(
-        (one, row.team, row.new_from) for row in rows if (one := conversations.get(row.id))
-    )
-
-
-def prices_of(batch: Iterable[ExchangeRecords]) -> PriceList:
-    """Load all prices if a close record lacks its price; usually the gateway has set it."""
-    is_needed = any(one.closing and one.closing.price is None for one in batch)
-    return PriceList.load() if is_needed else PriceList(())
-
-
 def _is_due(records: ExchangeRecords, row: Row | None) -> bool:
     if row is None:
         return True
@@ -208,31 +222,6 @@ def _is_due(records: ExchangeRecords, row: Row | None) -> bool:
         return False
     assumed = row.outcome == "interrupted" and records.closing.outcome != "interrupted"
     return row.state == State.OPEN or assumed
-
-
-def conversations_of(batch: Iterable[ExchangeRecords]) -> dict[str, Conversation]:
-    """Return the transcripts to store, by exchange id."""
-    pairs = ((one.opening.id, one.conversation()) for one in batch)
-    return {exchange_id: one for exchange_id, one in pairs if one is not None}
-
-
-def _conversation(records: ExchangeRecords, body: bytes) -> Conversation:
-    opening, closing = records.opening, records.closing
-    make = Conversation.from_raw_body if opening.faulty else Conversation.from_body
-    one = make(opening.id, to_datetime(opening.created), body)
-    one.target = opening.target
-    if closing:
-        one.set_answer(closing.answer)
-        one.reads = reads_of(records.chunks, closing.attempt)
-        one.failed = failed_attempts_of(records.chunks, opening.target, closing.attempt)
-        one.target = closing.target or _last_target(records)
-        one.upstream_request_sha256 = closing.upstream_request_sha256
-    return one
-
-
-def _last_target(records: ExchangeRecords) -> Mapping[str, object]:
-    targets = [chunk.target for chunk in records.chunks if chunk.target]
-    return targets[-1] if targets else records.opening.target
 
 
 def _new_row(
@@ -246,3 +235,21 @@ def _new_row(
         set_columns(row, sessions.request_columns(one, row))
         set_columns(row, linker.find_previous(one, row))
     return row
+
+
+def update_last_used(rows: Iterable[AnyRow]) -> None:
+    """Set ``last_used`` of the rows' keys; an older time never replaces a newer one.
+
+    It is written here, not while the request is served.
+    """
+    newest: dict[int, datetime] = {}
+    for row in rows:
+        if row.key_id is not None:
+            newest[row.key_id] = max(newest.get(row.key_id, row.created), row.created)
+    known = ApiKey.objects.filter(pk__in=padded_keys([*newest])).values_list("pk", "last_used")
+    for key_id, before in known:
+        at = newest[key_id]
+        if before is None or at - before >= MINUTE:
+            older = Q(last_used=None) | Q(last_used__lt=at)
+            # update() sends no post_save signal, so the gateway does not reload its configuration.
+            ApiKey.objects.filter(older, pk=key_id).update(last_used=at)

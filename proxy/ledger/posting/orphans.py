@@ -1,16 +1,41 @@
-"""Write the missing close records of orphans: requests whose process died while they ran."""
+"""Write the missing close records of orphans: requests whose process died while they ran.
+
+The received part of the response is rebuilt from the chunk records in the journal.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import CloseRecord, Record, decode
+from proxy.ledger.transcripts.encoding import reads_of
+from proxy.ledger.transcripts.stream_replay import DIALECTS, Replayed, replay
+from proxy.ledger.usage.unreported_usage import fill_unreported
+from translator.anthropic.token_estimate import content_tokens, estimate_tokens
+from translator.anthropic.usage import Usage
 
-from .interrupted_response import InterruptedResponse, rebuild_interrupted
-from .ledger_writer import group_records
+from .ledger_writer import ExchangeRecords, group_records
 
 logger = logging.getLogger(__name__)
+
+USAGE_FIELDS: Final = tuple(Usage.__dataclass_fields__)
+
+
+def _usage(request: dict[str, Any], replayed: Replayed) -> dict[str, Any]:
+    """Return the usage that the upstream reported; if it reported none, an estimate."""
+    reported = replayed.stream.usage
+    if reported.source == "reported" and reported.output:
+        return {name: getattr(reported, name) for name in USAGE_FIELDS}
+    content = (replayed.answer or {}).get("content") or []
+    return {
+        "input": estimate_tokens(request),
+        "output": content_tokens(content),
+        "source": "estimated",
+    }
+
 
 MAX_RECORDS: Final = 256  # close records in one commit; 10,000 single commits would take about 10 s
 MAX_BYTES: Final = 2 * 2**20  # size of the records that are read for one commit
@@ -50,8 +75,7 @@ def _next_records(reader: JournalReader, ids: Sequence[str]) -> tuple[int, list[
             logger.warning("journal: %s has no open record", request_id)
             reader.put_aside(request_id, "there is no open record that can be decoded")
             continue
-        response = rebuild_interrupted(exchange)
-        records.append(interrupted(request_id, response, reader.last_at(request_id)))
+        records.append(interrupted(exchange, reader.last_at(request_id)))
         if size > MAX_BYTES:
             break
     return looked_at, records
@@ -70,26 +94,44 @@ def _decodable(request_id: str, bodies: Iterable[bytes]) -> Iterator[Record]:
             logger.warning("journal: a record of %s cannot be decoded: %s", request_id, exc)
 
 
-def interrupted(request_id: str, part: InterruptedResponse, finished: float) -> CloseRecord:
-    """Return the close record of a request whose process died.
+def interrupted(records: ExchangeRecords, finished: float) -> CloseRecord:
+    """Return the close record of a request whose process died, with the part that was received.
 
-    ``part``: the received part of its response. ``finished``: Unix seconds.
+    ``finished``: Unix seconds. With a hard budget, unknown token counts are set to the reserved
+    worst case.
     """
+    opening, target = records.opening, records.last_target
+    reads = reads_of(records.chunks)
+    answer, unknown = None, {}
+    usage: dict[str, Any] = {}
+    if reads and opening.body is not None and target.get("dialect") in DIALECTS:
+        try:
+            request = msgspec.json.decode(opening.body)
+            replayed = replay(request, target, reads, ended=False)
+            usage = _usage(request, replayed)
+            answer, unknown = replayed.answer, dict(replayed.stream.unknown)
+        except Exception:  # the request's row must be closed in spite of a bug in the translator
+            logger.exception("recovery: the answer of %s cannot be rebuilt", opening.id)
+    if opening.worst_case:
+        reported = {name: usage[name] for name in USAGE_FIELDS if name in usage}
+        answered = bool((answer or {}).get("content"))
+        filled = fill_unreported(Usage(**reported), opening.worst_case, answered=answered)
+        usage = {name: getattr(filled, name) for name in USAGE_FIELDS}
     return CloseRecord(
-        id=request_id,
+        id=opening.id,
         finished=finished,
         outcome="interrupted",
-        status=200 if part.reads else 0,
+        status=200 if reads else 0,
         error_type="api_error",
         error_message="the gateway's process ended before the answer did",
         error_source="gateway",
         detail="interrupted",
-        usage=part.usage,
-        answer=part.answer,
-        unknown_events=part.unknown,
-        model_upstream=part.model,
-        upstream=part.upstream,
-        dialect=part.dialect,
-        target=part.target,
+        usage=usage,
+        answer=answer,
+        unknown_events=unknown,
+        model_upstream=target.get("model") or opening.model_upstream,
+        upstream=target.get("upstream") or opening.upstream,
+        dialect=target.get("dialect") or opening.dialect,
+        target=dict(target),
         delivered=False,
     )

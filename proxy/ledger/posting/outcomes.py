@@ -3,9 +3,8 @@
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from proxy.ledger.database.bulk_sql import select, write
@@ -96,9 +95,15 @@ def _read(row: AnyRow, one: Conversation | None) -> _Request:
     if one is None or one.request is None:
         return _Request(row, None, Environment())
     try:
-        environment = environment_of(_system(one), one.messages)
+        system = one.request.fields.get("system") or []
+        blocks = [system] if isinstance(system, Piece) else system
+        environment = environment_of(blocks, one.messages)
         transcript = Transcript(one.messages, row.new_from or 0)
-        calls = {_call_key(row, call): call for call in transcript.calls if call.kind}
+        calls = {
+            call_key(call, row.team, row.key_id, row.session_id): call
+            for call in transcript.calls
+            if call.kind
+        }
     except TooLarge:
         return _Request(row, None, Environment())
     except Exception:  # as above
@@ -106,15 +111,6 @@ def _read(row: AnyRow, one: Conversation | None) -> _Request:
         return _Request(row, None, Environment())
     environment = Environment(*(sanitise(name) for name in environment))
     return _Request(row, transcript, environment, calls)
-
-
-def _system(one: Conversation) -> Sequence[Piece]:
-    found = one.request.fields.get("system") if one.request is not None else None
-    return [] if found is None else [found] if isinstance(found, Piece) else found
-
-
-def _call_key(row: AnyRow, call: Any) -> bytes:
-    return call_key(call, row.team, row.key_id, row.session_id)
 
 
 def _file_key(row: AnyRow, path: str) -> bytes:
@@ -158,7 +154,7 @@ def _write(days: Mapping[bytes, _Day], counted: Mapping[bytes, AnyRow]) -> None:
             {
                 "usage_id": key,
                 "team": day.row.team,
-                "start": _day_of(day.row.created),
+                "start": rollups.start_of(UsageBySessionDay, day.row.created),
                 "repository": day.repository or repository,
                 "branch": day.branch or branch,
                 **dict.fromkeys(COUNTS, 0),
@@ -166,7 +162,3 @@ def _write(days: Mapping[bytes, _Day], counted: Mapping[bytes, AnyRow]) -> None:
             }
         )
     write(SessionOutcomeDay, lines, added=COUNTS, replaced=("repository", "branch"))
-
-
-def _day_of(created: datetime) -> datetime:
-    return rollups.start_of(UsageBySessionDay, created)

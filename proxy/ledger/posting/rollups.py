@@ -18,6 +18,7 @@ from proxy.ledger.usage.latency_histogram import METRICS, Histograms, bucket_of,
 from proxy.ledger.usage.pricing import CLASSES, SOURCE_OF, Cost, cost_of, estimated_attempts_cost
 from proxy.models import (
     Outcome,
+    StopReasonDay,
     UsageByCallerDay,
     UsageByCallerQuarterHour,
     UsageByModelDay,
@@ -30,9 +31,7 @@ from proxy.models import (
 )
 from proxy.models.rollups import UsageCounts
 
-from . import stop_reasons
 from .exchange_columns import AnyRow
-from .stop_reasons import tools_of
 
 # The dimensions that are not columns of a ledger row.
 WINDOW: Final = "context_window"
@@ -51,6 +50,8 @@ TABLES: Final[tuple[type[UsageCounts], ...]] = (
     UsageBySessionDay,
     UsageByToolDay,
 )
+Table = type[UsageCounts] | type[StopReasonDay]
+ALL_TABLES: Final[tuple[Table, ...]] = (*TABLES, StopReasonDay)
 QUARTER_HOURS: Final = (UsageQuarterHour, UsageByCallerQuarterHour, UsageByModelQuarterHour)
 NO_ERROR: Final = (Outcome.COMPLETED, Outcome.CLIENT_GONE)
 COUNTS: Final = tuple(
@@ -58,30 +59,36 @@ COUNTS: Final = tuple(
     for field in UsageCounts._meta.get_fields()  # noqa: SLF001 -- Django's documented model API
     if field.name not in ("id", "start")
 )
+STOP_COUNTS: Final = ("requests", "requests_with_tool")
+MAX_TOOLS: Final = 50  # different tools of one answer that are counted
+MAX_NAME: Final = 200  # characters of a tool's name
 TOKENS: Final = {name: f"{source}_source" for name, source in SOURCE_OF.items()}
 """Token class -> the column with its source (reported, estimated or missing)."""
 
 MISSING: Final = {source: source.replace("_source", "_missing") for source in TOKENS.values()}
 
-Totals = dict[str, Any]  # the counts of one bucket, and its histograms under the key "latency"
+Line = dict[str, Any]
+"""A row of a table by column."""
 
 
-def _columns(table: type[UsageCounts]) -> list[Any]:
-    return list(table._meta.concrete_fields)  # noqa: SLF001 -- Django's documented model API
+def _columns(table: Table) -> list[str]:
+    return [field.name for field in table._meta.concrete_fields]  # noqa: SLF001 -- Django's documented model API
 
 
-def dimensions_of(table: type[UsageCounts]) -> tuple[str, ...]:
-    known = {"id", "start", "latency", *COUNTS}
-    return tuple(f.name for f in _columns(table) if f.name not in known)
-
-
-DIMENSIONS: Final = {table: dimensions_of(table) for table in TABLES}
-WITH_LATENCY: Final = frozenset(
-    table for table in TABLES if any(f.name == "latency" for f in _columns(table))
-)
+DIMENSIONS: Final[Mapping[Table, tuple[str, ...]]] = {
+    **{
+        table: tuple(n for n in _columns(table) if n not in {"id", "start", "latency", *COUNTS})
+        for table in TABLES
+    },
+    StopReasonDay: (  # the order of its keys, which are stored
+        "team", "key_id", "user", "client_name", "client_version", "model_requested",
+        "stop_reason", TOOL,
+    ),
+}  # fmt: skip
+WITH_LATENCY: Final = frozenset(table for table in TABLES if "latency" in _columns(table))
 ROW_DIMENSIONS: Final = tuple(  # all dimensions that are columns of a ledger row
     dict.fromkeys(
-        name for table in TABLES for name in DIMENSIONS[table] if name not in (WINDOW, TOOL)
+        name for names in DIMENSIONS.values() for name in names if name not in (WINDOW, TOOL)
     )
 )
 SELECT_DIMENSIONS: Final = {
@@ -99,15 +106,24 @@ def rows_of(table: type[UsageCounts]) -> "models.Manager[Any]":
     return table._default_manager  # noqa: SLF001 -- Django's documented model API
 
 
-def start_of(table: type[UsageCounts], created: datetime) -> datetime:
+def counts_of(table: Table) -> tuple[str, ...]:
+    return STOP_COUNTS if table is StopReasonDay else COUNTS
+
+
+def start_of(table: Table, created: datetime) -> datetime:
     """Return the start of the table's time bucket (quarter hour or UTC day) for this time."""
     if table in QUARTER_HOURS:
         return created.replace(minute=created.minute // 15 * 15, second=0, microsecond=0)
     return created.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def dimension(row: AnyRow, name: str) -> Any:
-    return context_window(row) if name == WINDOW else getattr(row, name)
+def tools_of(tool_names: object) -> list[str]:
+    """Return the names of the tools that an answer calls, each once; [""] if it calls none.
+
+    ``tool_names``: the column of the ledger row.
+    """
+    names = tool_names if isinstance(tool_names, list) else []
+    return sorted({str(name)[:MAX_NAME] for name in names[:MAX_TOOLS]}) or [""]
 
 
 def context_window(row: AnyRow) -> str:
@@ -117,11 +133,6 @@ def context_window(row: AnyRow) -> str:
     prompt = row.input_tokens + (row.cache_read_tokens or 0)
     prompt += (row.cache_write_5m_tokens or 0) + (row.cache_write_1h_tokens or 0)
     return "200k-1M" if prompt > LARGE_PROMPT else "0-200k"
-
-
-def counts_of(row: AnyRow) -> Totals:
-    """Return the counts and latency histograms of one closed row."""
-    return {**dict.fromkeys(COUNTS, 0), **_added(row), "latency": _histograms_of(row)}
 
 
 def _added(row: AnyRow) -> dict[str, int]:
@@ -175,7 +186,7 @@ class Bucket:
 
     start: datetime
     dimensions: tuple[Any, ...]
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    counts: dict[str, int]
     histograms: list[Histograms] = field(default_factory=list)
 
     def add(self, counts: Mapping[str, int], *histograms: Histograms) -> None:
@@ -195,59 +206,73 @@ def add(rows: Iterable[AnyRow], sign: int = 1) -> None:
     The rows are first grouped by all dimensions. These groups, which are fewer than the rows, are
     then grouped by the dimensions of each table.
     """
-    rows = list(rows)
-    stop_reasons.add(rows, sign)
-    if rows:
-        for table, buckets in grouped(rows, sign).items():
-            _write(table, buckets, sign)
+    for table, lines in grouped(rows, sign).items():
+        if lines:
+            add_lines(table, lines)
 
 
-def grouped(rows: Iterable[AnyRow], sign: int = 1) -> dict[type[UsageCounts], dict[bytes, Bucket]]:
-    """Return what closed ledger rows add to each table, by primary key.
-
-    ``sign=-1`` negates the histograms, but not the counts.
-    """
+def grouped(rows: Iterable[AnyRow], sign: int = 1) -> dict[Table, dict[bytes, Line]]:
+    """Return the rows that closed ledger rows add to each table, by primary key."""
     finest: Buckets = {}
     for row in rows:
         group = (*_dimensions_of(row), context_window(row), tuple(tools_of(row.tool_names)))
         start = start_of(UsageQuarterHour, row.created)
-        _bucket(finest, start, group).add(_added(row), _histograms_of(row))
+        _bucket(finest, COUNTS, start, group).add(_added(row), _histograms_of(row))
     for bucket in finest.values():
         bucket.histograms = [merge_histograms(bucket.histograms, sign)]
-    return {table: _group_by_table(table, finest.values()) for table in TABLES}
+        if sign != 1:
+            bucket.counts = {name: sign * n for name, n in bucket.counts.items()}
+    return {table: _group_by_table(table, finest.values()) for table in ALL_TABLES}
 
 
-def _bucket(buckets: Buckets, start: datetime, group: tuple[Any, ...]) -> Bucket:
+def _bucket(
+    buckets: Buckets, counts: Iterable[str], start: datetime, group: tuple[Any, ...]
+) -> Bucket:
     key = (start, *group)
     bucket = buckets.get(key)
     if bucket is None:
-        bucket = buckets[key] = Bucket(start, group)
+        bucket = buckets[key] = Bucket(start, group, dict.fromkeys(counts, 0))
     return bucket
 
 
-def _group_by_table(table: type[UsageCounts], finest: Iterable[Bucket]) -> dict[bytes, Bucket]:
-    """Group the buckets by the dimensions of one table; return the result by primary key."""
+def _group_by_table(table: Table, finest: Iterable[Bucket]) -> dict[bytes, Line]:
+    """Group the buckets by the dimensions of one table; return its rows by primary key.
+
+    In ``StopReasonDay``, a request counts once in ``requests``, at its first tool, and in
+    ``requests_with_tool`` at each tool. So the sum of ``requests`` is the number of rows.
+    """
     buckets = Buckets()
+    names = counts_of(table)
     for one in finest:
-        for group in _groups_of(table, one.dimensions):
-            bucket = _bucket(buckets, start_of(table, one.start), group)
-            bucket.add(one.counts, *one.histograms)
-    return {key_of_group(group): bucket for group, bucket in buckets.items()}
-
-
-def _groups_of(table: type[UsageCounts], dimensions: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
-    group = SELECT_DIMENSIONS[table](dimensions)
-    if table is not UsageByToolDay:
-        return (group,)
-    *others, tools = group
-    return [(*others, tool) for tool in tools]
+        start, group = start_of(table, one.start), SELECT_DIMENSIONS[table](one.dimensions)
+        if table is UsageByToolDay:
+            *others, tools = group
+            for tool in tools:
+                _bucket(buckets, names, start, (*others, tool)).add(one.counts)
+        elif table is StopReasonDay:
+            *others, tools = group
+            for place, tool in enumerate(tools):
+                requests = one.counts["requests"]
+                counts = {"requests": requests * (place == 0), "requests_with_tool": requests}
+                _bucket(buckets, names, start, (*others, tool)).add(counts)
+        else:
+            _bucket(buckets, names, start, group).add(one.counts, *one.histograms)
+    lines: dict[bytes, Line] = {}
+    for group, bucket in buckets.items():
+        line: Line = {"id": key_of_group(group), "start": bucket.start, **bucket.counts}
+        line.update(zip(DIMENSIONS[table], bucket.dimensions, strict=True))
+        if table in WITH_LATENCY:
+            line["latency"] = merge_histograms(bucket.histograms)
+        lines[line["id"]] = line
+    return lines
 
 
 def key_of(table: type[UsageCounts], row: AnyRow) -> bytes:
     """Return the primary key of the table's row to which this ledger row is added."""
-    return key_of_group(
-        (start_of(table, row.created), *(dimension(row, name) for name in DIMENSIONS[table]))
+    dimensions = (
+        context_window(row) if name == WINDOW else getattr(row, name) for name in DIMENSIONS[table]
     )
+    return key_of_group((start_of(table, row.created), *dimensions))
 
 
 def key_of_group(group: tuple[Any, ...]) -> bytes:
@@ -256,23 +281,25 @@ def key_of_group(group: tuple[Any, ...]) -> bytes:
     return hashlib.sha256(_canonical(values)).digest()[:16]
 
 
-def _write(table: type[UsageCounts], buckets: Mapping[bytes, Bucket], sign: int) -> None:
-    """Add the buckets to a table. SQL adds the counts; histograms are read, merged and replaced."""
-    has_latency = table in WITH_LATENCY
-    before = _stored_histograms(table, list(buckets)) if has_latency else {}
-    lines = []
-    for key, bucket in buckets.items():
-        counts = bucket.counts
-        if sign != 1:
-            counts = {name: sign * n for name, n in counts.items()}
-        line = {"id": key, "start": bucket.start, **counts}
-        line.update(zip(DIMENSIONS[table], bucket.dimensions, strict=True))
-        if has_latency:
-            line["latency"] = merge_histograms([before.get(key, {}), *bucket.histograms])
-        lines.append(line)
-    write(table, lines, added=COUNTS, replaced=("latency",) if has_latency else ())
+def key_of_line(table: Table, line: Mapping[str, Any]) -> bytes:
+    return key_of_group((line["start"], *(line[name] for name in DIMENSIONS[table])))
 
 
-def _stored_histograms(table: type[UsageCounts], keys: list[bytes]) -> Mapping[bytes, Histograms]:
-    found = select(table, ("id", "latency"), "id", keys)
-    return {bytes(key): msgspec.json.decode(histograms) for key, histograms in found}
+def merge_line(table: Table, lines: dict[bytes, Line], line: Line) -> None:
+    """Add a row of the table to the one with its key in ``lines``."""
+    known = lines.setdefault(line["id"], line)
+    if known is not line:
+        for name in counts_of(table):
+            known[name] += line[name]
+        if "latency" in line:
+            known["latency"] = merge_histograms([known["latency"], line["latency"]])
+
+
+def add_lines(table: Table, lines: Mapping[bytes, Line]) -> None:
+    """Add rows to a table. SQL adds the counts; histograms are read, merged and replaced."""
+    replaced = ("latency",) if table in WITH_LATENCY else ()
+    if replaced:
+        for key, stored in select(table, ("id", "latency"), "id", list(lines)):
+            line = lines[bytes(key)]
+            line["latency"] = merge_histograms([msgspec.json.decode(stored), line["latency"]])
+    write(table, lines.values(), added=counts_of(table), replaced=replaced)

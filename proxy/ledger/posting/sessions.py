@@ -1,6 +1,7 @@
 """Sessions: link the requests of one conversation, and find the messages that each one adds."""
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any, Final
 
 from proxy.encryption.bodies import known_digests
@@ -40,8 +41,8 @@ class SessionLinker:
 
         One query loads all prefixes: a query per conversation took half of the time of a batch.
         """
-        # (key id, prefix) -> id of the request.
-        self._fresh: dict[tuple[int | None, bytes], str] = {}
+        # (key id, team, prefix) -> id of the request.
+        self._fresh: dict[tuple[int | None, str, bytes], str] = {}
         prefixes = {prefix for one in conversations for prefix in _before(one.chain)}
         self._stored = _latest_by_prefix(sorted(prefixes))
 
@@ -50,25 +51,13 @@ class SessionLinker:
         chain = one.chain
         if not chain:
             return {}
-        before = _before(chain)
-        match = self._in_batch(row, before) or self._in_database(row, before)
-        self._fresh[(row.key_id, chain[-1])] = row.pk
-        if match is None:
-            return {"previous_id": "", "new_from": 0}
-        previous, prefix = match
-        return {"previous_id": previous, "new_from": chain.index(prefix) + 1}
-
-    def _in_batch(self, row: AnyRow, chain: Sequence[bytes]) -> tuple[str, bytes] | None:
-        for prefix in reversed(chain):
-            if previous := self._fresh.get((row.key_id, prefix)):
-                return previous, prefix
-        return None
-
-    def _in_database(self, row: AnyRow, chain: Sequence[bytes]) -> tuple[str, bytes] | None:
-        for prefix in reversed(chain):
-            if previous := self._stored.get((row.key_id, row.team, prefix)):
-                return previous, prefix
-        return None
+        found = {"previous_id": "", "new_from": 0}
+        for known, prefix in product((self._fresh, self._stored), reversed(_before(chain))):
+            if previous := known.get((row.key_id, row.team, prefix)):
+                found = {"previous_id": previous, "new_from": chain.index(prefix) + 1}
+                break
+        self._fresh[row.key_id, row.team, chain[-1]] = row.pk
+        return found
 
 
 def _before(chain: Sequence[bytes]) -> Sequence[bytes]:

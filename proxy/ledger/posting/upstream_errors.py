@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from proxy.ledger.webhooks.outbox import record_event
+from proxy.ledger.webhooks import record_event
 from proxy.models import EventType, Outcome, UpstreamErrorClass
 from proxy.times import rfc3339
 

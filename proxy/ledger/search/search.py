@@ -12,14 +12,13 @@ from typing import Final
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.database.access import QueryTimeout, with_query_timeout
+from proxy.ledger.transcripts.storage import readable_texts
 from proxy.models import Exchange, SearchEntry
 
 from . import term_index
-from .indexer import load_texts
-from .part_text import Passage, passages_of
-from .query import Query
-from .terms import Condition, team_term
+from .indexer import Passage, passages_of
+from .query import Condition, Query, team_term
 
 TIMEOUT_S: Final = 3.0
 """Limit of the database queries of one page."""
@@ -133,7 +132,7 @@ def _results(query: Query, visible: QuerySet[Exchange], ids: Sequence[int]) -> I
         for pk, part, exchange_id in entries.values_list("pk", "part_id", "latest")
         if exchange_id is not None
     }
-    texts = load_texts({part for part, _ in rows.values()})
+    texts = readable_texts({part for part, _ in rows.values()})
     found = {}
     for pk, (part, _) in rows.items():
         passage = _matching_passage(query, passages_of(texts.get(part, b"")))

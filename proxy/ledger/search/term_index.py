@@ -12,7 +12,7 @@ from django.db import connection
 
 from proxy.ledger.database.bulk_sql import MAX_KEYS
 
-from .terms import Condition
+from .query import Condition
 
 TABLE: Final = "proxy_searchterms"
 ENTRIES_PER_PARTITION: Final = 2**17

@@ -17,16 +17,14 @@ import zstandard
 from proxy.encryption.bodies import new_salt
 from proxy.ledger.journal.records import Chunk
 
-from . import body_parts, zstd_dictionary
+from . import body_parts, part_codec
 from .body_parts import Piece, SplitBody
+from .part_codec import pack, unpack
 
 # At this level a raw stream of 53 KB takes 0.10 ms and 4.1 KB; at level 9, 0.42 ms and 3.8 KB.
 STREAM_LEVEL: Final = 3
 MAX_DICTIONARIES: Final = 16  # each takes the memory of its text and 1 MB for tables
 MIN_DICTIONARY: Final = 8  # bytes; zstd accepts no shorter dictionary
-
-pack: Final = msgspec.msgpack.Encoder().encode
-unpack: Final = msgspec.msgpack.Decoder().decode
 
 ANSWER: Final = "said"
 """The key with the response's part id in a stored transcript; it cannot change, as it is stored."""
@@ -176,7 +174,20 @@ def failed_attempts_of(
     for chunk in chunks:
         if not _is_stream(chunk, last):
             by_attempt.setdefault(chunk.attempt, []).append(chunk)
-    return [_failed(some, some[0].target or target) for _, some in sorted(by_attempt.items())]
+    failed = []
+    for number, some in sorted(by_attempt.items()):
+        body = b"".join(raw for chunk in some for _, raw in chunk.reads)[:MAX_FAILED_BYTES]
+        own = some[0].target or target
+        failed.append(
+            FailedAttempt(
+                number,
+                own.get("upstream", ""),
+                own.get("model", ""),
+                some[0].status,
+                Piece(hashlib.sha256(body).digest(), body),
+            )
+        )
+    return failed
 
 
 def _last(chunks: Sequence[Chunk], last: int) -> int:
@@ -185,17 +196,6 @@ def _last(chunks: Sequence[Chunk], last: int) -> int:
 
 def _is_stream(chunk: Chunk, last: int) -> bool:
     return chunk.attempt == last and chunk.status == 200
-
-
-def _failed(chunks: Sequence[Chunk], target: Mapping[str, Any]) -> FailedAttempt:
-    body = b"".join(raw for chunk in chunks for _, raw in chunk.reads)[:MAX_FAILED_BYTES]
-    return FailedAttempt(
-        chunks[0].attempt,
-        target.get("upstream", ""),
-        target.get("model", ""),
-        chunks[0].status,
-        Piece(hashlib.sha256(body).digest(), body),
-    )
 
 
 def manifest_metadata(one: Conversation) -> dict[str, Any]:
@@ -267,7 +267,7 @@ class StreamCompressor:
     """
 
     def __init__(self) -> None:
-        self.small = zstd_dictionary.compressor()
+        self.small = part_codec.compressor()
         self._by_dictionary: dict[bytes, zstandard.ZstdCompressor] = {}
 
     def stream(self, encoded: list[bytes], dictionary: bytes) -> bytes | None:

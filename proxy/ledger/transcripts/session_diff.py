@@ -5,6 +5,7 @@ transcript.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,16 +13,16 @@ import msgspec
 import zstandard
 
 from proxy.encryption.bodies import MissingBodyKey
-from proxy.models import Exchange, Part, Transcript
+from proxy.models import Exchange, Transcript
 
-from . import body_parts
-from .encoding import ANSWER, running_totals
-from .part_codec import decode_manifest, decode_part
+from .body_parts import decode_json
+from .encoding import ANSWER
+from .part_codec import decode_manifest
+from .storage import fields_in, readable_texts
 
 MAX_MESSAGES: Final = 60
 """The maximum number of new messages of one request. The first request of a session may have a long
 history."""
-MAX_IDS: Final = 500  # the maximum in one SQL query; old versions of SQLite allow 999 variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,6 @@ class Addition:
     """The id of the body key that is needed to read the transcript, if the gateway lacks it."""
 
 
-NOTHING: Final = Addition(complete=False)
-
-
 def additions(
     rows: Iterable[Exchange], limit: int = MAX_MESSAGES, *, with_texts: bool = True
 ) -> dict[str, Addition]:
@@ -59,93 +57,54 @@ def additions(
     """
     known = {row.pk: row for row in rows}
     missing: dict[str, str] = {}
+    manifests: dict[str, dict[str, Any]] = {}
     needed = {*known, *(row.previous_id for row in known.values())} - {""}
-    manifests = dict(_manifests(needed, missing))
-    starts = {pk: _start(row, manifests) for pk, row in known.items()}
-    part_ids: set[int] = set()
-    for pk, start in starts.items() if with_texts else ():
-        manifest = manifests.get(pk, {})
-        part_ids.update(_new(manifest, start, limit)[1])
-        if ANSWER in manifest:
-            part_ids.add(manifest[ANSWER])
-    texts = _texts(part_ids)
-    return {
-        pk: Addition(complete=False, missing_key=missing[pk])
-        if pk in missing
-        else _addition(manifests.get(pk), start, limit, texts, with_texts=with_texts)
-        for pk, start in starts.items()
-    }
-
-
-def _start(row: Exchange, manifests: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the index of the first new message after the repeated response of the last turn."""
-    history = _history(manifests.get(row.pk, {}))
-    answer = manifests.get(row.previous_id, {}).get(ANSWER)
-    at = row.new_from
-    return at + 1 if answer is not None and history[at : at + 1] == [answer] else at
-
-
-def _manifests(ids: Iterable[str], missing: dict[str, str]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield the manifests by exchange id; add those that need a missing key to ``missing``."""
-    rows = Transcript.objects.filter(pk__in=list(ids)).values_list("exchange_id", "manifest")
-    for exchange_id, data in rows:
+    stored = Transcript.objects.filter(pk__in=list(needed)).values_list("exchange_id", "manifest")
+    for pk, data in stored:
         try:
-            yield exchange_id, decode_manifest(exchange_id, data)
+            manifests[pk] = decode_manifest(pk, data)
         except MissingBodyKey as fault:
-            missing[exchange_id] = fault.key_id
+            missing[pk] = fault.key_id
         except (zstandard.ZstdError, msgspec.MsgspecError, ValueError):
             # Treat the transcript as missing; the page of this single request shows the error.
             continue
-
-
-def _history(manifest: Mapping[str, Any]) -> list[int]:
-    ids = manifest.get("fields", {}).get("messages")
-    return running_totals(ids) if isinstance(ids, list) else []
-
-
-def _new(manifest: Mapping[str, Any], start: int, limit: int) -> tuple[int, list[int]]:
-    """Return the index of the first message to show, and the part ids from that message on."""
-    history = _history(manifest)
-    first = max(start, len(history) - limit)
-    return first, history[first:]
-
-
-def _texts(part_ids: Iterable[int]) -> dict[int, Any]:
-    """Load and decode parts of transcripts, by id; missing and damaged parts are left out."""
-    found: dict[int, Any] = {}
-    ordered = sorted(part_ids)
-    for at in range(0, len(ordered), MAX_IDS):
-        some = Part.objects.filter(pk__in=ordered[at : at + MAX_IDS])
-        for pk, digest, data in some.values_list("id", "digest", "data"):
-            try:
-                found[pk] = body_parts.decode_json(decode_part(digest, data))
-            except (zstandard.ZstdError, msgspec.MsgspecError, ValueError):
-                continue
+    spans: dict[str, tuple[int, int, list[int]]] = {}
+    wanted: set[int] = set()
+    for pk in known.keys() & manifests.keys():
+        row, ids = known[pk], fields_in(manifests[pk]).get("messages")
+        history = ids if isinstance(ids, list) else []
+        # The response of the last turn, which the request repeats, is not new.
+        repeated = manifests.get(row.previous_id, {}).get(ANSWER)
+        is_repeated = repeated is not None and history[row.new_from : row.new_from + 1] == [
+            repeated
+        ]
+        start = row.new_from + is_repeated
+        first = max(start, len(history) - limit)
+        spans[pk] = start, first, history
+        wanted.update(history[first:], [manifests[pk][n] for n in (ANSWER,) if n in manifests[pk]])
+    texts: dict[int, Any] = {}
+    for part, text in readable_texts(wanted).items() if with_texts else ():
+        with suppress(msgspec.MsgspecError, ValueError):
+            texts[part] = decode_json(text)
+    found = {}
+    for pk in known:
+        if pk not in spans:
+            found[pk] = Addition(complete=False, missing_key=missing.get(pk, ""))
+            continue
+        manifest, (start, first, history) = manifests[pk], spans[pk]
+        answer = manifest.get("answer") if with_texts else None
+        if answer is not None:
+            message = texts.get(manifest.get(ANSWER, -1), {})
+            answer = {**answer, "content": message.get("content")}
+        found[pk] = Addition(
+            messages=[texts[part] for part in history[first:] if part in texts],
+            first=first,
+            skipped=first - min(start, first),
+            answer=answer,
+            complete=not with_texts or all(part in texts for part in history[first:]),
+            history=tuple(history),
+            settings_parts={
+                name: manifest.get("fields", {}).get(name) for name in ("system", "tools")
+            },
+        )
     return found
-
-
-def _addition(
-    manifest: Mapping[str, Any] | None,
-    start: int,
-    limit: int,
-    texts: Mapping[int, Any],
-    *,
-    with_texts: bool,
-) -> Addition:
-    if manifest is None:
-        return NOTHING
-    first, ids = _new(manifest, start, limit)
-    fields = manifest.get("fields", {})
-    answer = manifest.get("answer")
-    if with_texts and answer is not None:
-        message = texts.get(manifest.get(ANSWER, -1), {})
-        answer = {**answer, "content": message.get("content")}
-    return Addition(
-        messages=[texts[pk] for pk in ids if pk in texts] if with_texts else (),
-        first=first,
-        skipped=first - min(start, first),
-        answer=answer if with_texts else None,
-        complete=not with_texts or all(pk in texts for pk in ids),
-        history=tuple(_history(manifest)),
-        settings_parts={name: fields.get(name) for name in ("system", "tools")},
-    )

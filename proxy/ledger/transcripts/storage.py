@@ -8,6 +8,7 @@ body key, all three are encrypted after they are compressed.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -222,11 +223,12 @@ def _request(one: Conversation) -> dict[str, Any]:
 def _conversation(row: Transcript, parts: Iterable[StoredPart] | None = None) -> Conversation:
     """Return the pieces of a stored transcript, with digests computed from the loaded bytes."""
     manifest = decode_manifest(row.exchange_id, row.manifest)
-    fields = {
-        name: value if isinstance(value, int) else running_totals(value)
-        for name, value in manifest.get("fields", {}).items()
-    }
-    texts = _texts(_stored_parts(part_ids_in(manifest)) if parts is None else parts)
+    if parts is None:
+        parts = stored_parts(part_ids_in(manifest))
+    texts: dict[int, Piece] = {}
+    for pk, digest, data in parts:
+        text = decode_part(digest, data)
+        texts[pk] = Piece(hashlib.sha256(text).digest(), text)
     one = Conversation(
         row.exchange_id,
         row.created,
@@ -242,7 +244,7 @@ def _conversation(row: Transcript, parts: Iterable[StoredPart] | None = None) ->
     if "envelope" in manifest:
         named = {
             name: texts[value] if isinstance(value, int) else [texts[pk] for pk in value]
-            for name, value in fields.items()
+            for name, value in fields_in(manifest).items()
         }
         one.request = SplitBody(texts[manifest["envelope"]], named, manifest["marks"])
     one.failed = [
@@ -258,20 +260,27 @@ def part_ids_in(manifest: Mapping[str, Any]) -> set[int]:
     """Return the ids of all parts to which the manifest of a transcript refers."""
     ids = {manifest[name] for name in ("raw", ANSWER, "envelope") if name in manifest}
     ids.update(each[-1] for each in manifest.get("failed", ()))
-    for value in manifest.get("fields", {}).values():
-        ids |= {value} if isinstance(value, int) else set(running_totals(value))
+    for value in fields_in(manifest).values():
+        ids.update([value] if isinstance(value, int) else value)
     return ids
 
 
-def _stored_parts(ids: Iterable[int]) -> Iterator[StoredPart]:
-    for some in slices(sorted(ids)):
-        rows = Part.objects.filter(pk__in=padded_keys(some))
-        yield from rows.values_list("id", "digest", "data")
+def fields_in(manifest: Mapping[str, Any]) -> dict[str, int | list[int]]:
+    """Return the part ids of the split fields of the request in a manifest."""
+    return {
+        name: value if isinstance(value, int) else running_totals(value)
+        for name, value in manifest.get("fields", {}).items()
+    }
 
 
-def _texts(parts: Iterable[StoredPart]) -> dict[int, Piece]:
-    found: dict[int, Piece] = {}
-    for pk, digest, data in parts:
-        text = decode_part(digest, data)
-        found[pk] = Piece(hashlib.sha256(text).digest(), text)
+def stored_parts(ids: Iterable[int]) -> Iterator[StoredPart]:
+    yield from select(Part, ("id", "digest", "data"), "id", sorted(ids))  # type: ignore[misc]
+
+
+def readable_texts(ids: Iterable[int]) -> dict[int, bytes]:
+    """Return the texts of parts, by id; missing and damaged parts are left out."""
+    found: dict[int, bytes] = {}
+    for pk, digest, data in stored_parts(ids):
+        with suppress(zstandard.ZstdError, ValueError):
+            found[pk] = decode_part(digest, data)
     return found

@@ -10,8 +10,8 @@ from proxy.secrets import reasoning_signing_keys
 from translator import anthropic_upstream, openai_chat, openai_responses
 from translator.anthropic.token_estimate import estimate_tokens
 from translator.capabilities import profile_with
-from translator.dialect import Dialect, ResponseContext, Stream, TranslationTarget
-from translator.message_stream.events_to_message import MessageFold
+from translator.dialect import Dialect, Stream, TranslationTarget
+from translator.message_stream.events_to_message import fold
 from translator.stream.sse import ServerSentEvent, SSEDecoder
 
 from .encoding import Read
@@ -39,11 +39,6 @@ class Replayed:
         return [event for _, events in self.events_by_read for event in events]
 
 
-def dialect_of(name: str) -> Dialect:
-    """Return the dialect (upstream API format) with this name. Raises LookupError if unknown."""
-    return DIALECTS[name]
-
-
 def target_of(stored: Mapping[str, Any]) -> TranslationTarget:
     """Decode a stored target. Raises TranslatorError for an unknown profile or capability."""
     return TranslationTarget(
@@ -69,20 +64,19 @@ def replay(
     Raises LookupError for an unknown dialect, and TranslatorError for a request that cannot be
     translated.
     """
-    dialect = dialect_of(str(target.get("dialect")))
+    dialect = DIALECTS[str(target.get("dialect"))]
     built = dialect.build_request(request, target_of(target))
-    stream = dialect.stream(_context(built.response_context, request, message_id))
-    events_by_read = _decode_events(stream, list(reads), ended=ended)
-    answer = _fold([event for _, events in events_by_read for event in events])
-    return Replayed(events_by_read=events_by_read, answer=answer, stream=stream, body=built.body)
-
-
-def _context(context: ResponseContext, request: dict[str, Any], message_id: str) -> ResponseContext:
-    return replace(
-        context,
-        message_id=message_id or context.message_id,
-        input_estimate=context.input_estimate or estimate_tokens(request),
+    context = built.response_context
+    stream = dialect.stream(
+        replace(
+            context,
+            message_id=message_id or context.message_id,
+            input_estimate=context.input_estimate or estimate_tokens(request),
+        )
     )
+    events_by_read = _decode_events(stream, list(reads), ended=ended)
+    answer = fold(each for _, events in events_by_read for each in events) or None
+    return Replayed(events_by_read=events_by_read, answer=answer, stream=stream, body=built.body)
 
 
 def _decode_events(
@@ -119,10 +113,3 @@ def _decoded(body: bytes) -> dict[str, Any] | None:
     except (msgspec.MsgspecError, ValueError):
         return None  # the text is "[DONE]", or invalid JSON, which the gateway had skipped too
     return decoded if isinstance(decoded, dict) else None
-
-
-def _fold(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    fold = MessageFold()
-    for event in events:
-        fold.feed(event)
-    return fold.message if any(event["type"] == "message_start" for event in events) else None

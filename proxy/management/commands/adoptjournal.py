@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from django.core.management.base import CommandError, CommandParser
 
 from proxy.ledger.posting.journal_posting import adopt_host
@@ -40,7 +39,7 @@ class Command(BridgeCommand):
         if options["host"] and is_complete:
             DrainWatermark.objects.filter(pk__startswith=f"{options['host']}:").delete()
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(found._asdict()).decode())
+            self.write_json(found._asdict())
         else:
             for name in found.adopted:
                 self.stdout.write(f"{name}: all requests are in the database")

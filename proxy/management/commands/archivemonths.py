@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import msgspec
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -14,8 +13,8 @@ from proxy.conf import conf
 from proxy.ledger.archive.files import address, check_location
 from proxy.ledger.archive.parquet import load_arrow
 from proxy.ledger.maintenance.archive_run import archive_months, first_of_month, remove_months
-from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.datetime_args import parse_month
+from proxy.management.arguments import parse_month
+from proxy.management.base import BridgeCommand
 from proxy.management.rich_output import progress, render_table
 from proxy.models import ArchivedMonth
 
@@ -50,13 +49,10 @@ class Command(BridgeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if not options["list"]:
             load_arrow()
-            try:
-                self._run(options)
-            except OSError as error:
-                raise CommandError(str(error), returncode=FINDING) from None
+            self._run(options)
         months = list(ArchivedMonth.objects.all())
         if options["json"]:
-            self.stdout.write(msgspec.json.encode([_columns(month) for month in months]).decode())
+            self.write_json([_columns(month) for month in months])
         else:
             self._show(months)
 

@@ -18,9 +18,10 @@ from psycopg.conninfo import make_conninfo
 
 from proxy.conf import conf
 from proxy.ledger.archive.files import address
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.rich_output import progress
 from proxy.models import ArchivedMonth, Upstream, Webhook
+from proxy.secrets import ConfigError
 
 SUFFIXES: Final = {"sqlite": ".sqlite3", "postgresql": ".dump"}
 NAME: Final = re.compile(r"ledger-\d{8}T\d{6}Z\.(sqlite3|dump)")
@@ -54,7 +55,7 @@ class Command(BridgeCommand):
         to, keep = options["to"], options["keep"]
         folder = to if to.is_dir() else None
         if keep is not None and (folder is None or keep < 1):
-            raise CommandError("--keep is 1 or more, and needs a folder", returncode=MISUSE)
+            raise ConfigError("--keep is 1 or more, and needs a folder")
         if folder is not None:
             now = datetime.now(UTC)
             to = folder / f"ledger-{now:%Y%m%dT%H%M%SZ}{SUFFIXES[connection.vendor]}"
@@ -73,9 +74,9 @@ class Command(BridgeCommand):
 def _write(to: Path) -> None:
     """Copy the database to a file that appears only when it is complete."""
     if not to.parent.is_dir():
-        raise CommandError(f"there is no folder {to.parent}", returncode=MISUSE)
+        raise ConfigError(f"there is no folder {to.parent}")
     if to.exists():
-        raise CommandError(f"{to} exists already", returncode=MISUSE)
+        raise ConfigError(f"{to} exists already")
     unfinished = to.with_name(f"{to.name}.part")
     try:
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
@@ -94,7 +95,7 @@ def _copy_sqlite(to: Path) -> None:
     """Copy a consistent snapshot of the database, without blocking the gateway's writes."""
     ledger = Path(str(connection.settings_dict["NAME"]))
     if not ledger.exists():
-        raise CommandError(f"there is no ledger at {ledger}", returncode=MISUSE)
+        raise ConfigError(f"there is no ledger at {ledger}")
     with (
         contextlib.closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as source,
         contextlib.closing(sqlite3.connect(to)) as copy,
@@ -118,9 +119,8 @@ def _dump_postgresql(to: Path) -> None:
     """Run pg_dump; the password is in its environment, which other users cannot read."""
     program = shutil.which("pg_dump")
     if program is None:
-        raise CommandError(
-            "pg_dump is not installed here; it comes with PostgreSQL's client programs",
-            returncode=MISUSE,
+        raise ConfigError(
+            "pg_dump is not installed here; it comes with PostgreSQL's client programs"
         )
     known = connection.settings_dict
     options = {k: v for k, v in known["OPTIONS"].items() if k not in DJANGO_OPTIONS}

@@ -1,24 +1,23 @@
 """Copy the whole gateway database, usually from SQLite, into an empty PostgreSQL database."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import dj_database_url
-import msgspec
 from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, connection
 
 from proxy.bootstrap import data_directory
 from proxy.conf import conf
-from proxy.ledger.database.default_database import default_database
 from proxy.ledger.database.schema_check import check_migratable, check_migrations, check_schema
 from proxy.ledger.errors import SchemaMismatch
 from proxy.ledger.maintenance import ledger_copy, verifier
-from proxy.ledger.maintenance.ledger_copy import Count
+from proxy.ledger.maintenance.ledger_copy import Count, default_database
 from proxy.ledger.maintenance.verifier import Checkpoint
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.rich_output import format_count, progress
+from proxy.management.rich_output import format_count, progress, track
 from proxy.secrets import ConfigError
 
 CONNECT_S = 5
@@ -82,7 +81,7 @@ class Command(BridgeCommand):
                 "links": {"original": original.links, "copy": copied.links},
                 "findings": {"original": original.found, "copy": copied.found},
             }
-            self.stdout.write(msgspec.json.encode(result).decode())
+            self.write_json(result)
             return
         for count in sorted(counts):
             if count.original or count.copy:
@@ -122,11 +121,7 @@ def _copy(*, restart: bool) -> list[Count]:
     check_migrations()
     done = ledger_copy.begin(restart=restart)
     began = ledger_copy.source_state()
-    with progress() as bar:
-        task = bar.add_task("copying rows", total=ledger_copy.rows_to_copy())
-        bar.advance(task, done)
-        for count in ledger_copy.copy():
-            bar.advance(task, count)
+    track("copying rows", chain([done], ledger_copy.copy()), ledger_copy.rows_to_copy())
     if ledger_copy.source_state() != began:
         raise ledger_copy.CopyError(
             "a gateway changed the ledger during the copy: stop it and use --restart"

@@ -11,8 +11,8 @@ from django.db import transaction
 from proxy.bootstrap import data_directory, first_start
 from proxy.conf import conf
 from proxy.config.apply import find_user
+from proxy.management.arguments import find_key, find_team
 from proxy.management.base import BridgeCommand
-from proxy.management.keys import find_key, find_team
 from proxy.models import ApiKey, Scope
 from proxy.secrets import ConfigError
 

@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 
 from proxy.bootstrap import data_directory
 from proxy.bootstrap.doctor import run_checks
-from proxy.bootstrap.finding import Finding
+from proxy.bootstrap.upstream_checks import Finding
 from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.rich_output import format_count
 

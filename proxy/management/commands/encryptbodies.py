@@ -1,19 +1,16 @@
 """Encrypt stored texts with the current body key; an interrupted run is continued by the next."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-from django.core.management.base import CommandError, CommandParser
-from django.db import models
+from django.core.management.base import CommandParser
 
 from proxy.audit_log import Action, record
 from proxy.encryption.bodies import MissingBodyKey, has_key, key_ids
 from proxy.ledger.maintenance import encrypt_bodies, retention
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
-from proxy.management.rich_output import format_count, progress
+from proxy.management.base import FINDING, BridgeCommand
+from proxy.management.rich_output import format_count, track
 from proxy.models import SearchEntry
 from proxy.secrets import ConfigError
 
@@ -47,18 +44,15 @@ class Command(BridgeCommand):
             return
         if not has_key():
             raise ConfigError("BRIDGE_BODY_KEYS is not set, so there is no key to encrypt with")
-        _run("search index", SearchEntry.objects.all(), encrypt_bodies.remove_search_index)
+        track("search index", encrypt_bodies.remove_search_index(), SearchEntry.objects.count())
         missing: Counter[str] = Counter()
-        transcripts = _run(
-            "transcripts",
-            encrypt_bodies.old_transcripts(),
-            lambda: encrypt_bodies.encrypt_transcripts(missing, options["batch"]),
+        batch = options["batch"]
+        total = encrypt_bodies.old_transcripts().count()
+        transcripts = track(
+            "transcripts", encrypt_bodies.encrypt_transcripts(missing, batch), total
         )
-        rows = _run(
-            "rows",
-            encrypt_bodies.old_rows(),
-            lambda: encrypt_bodies.encrypt_rows(options["batch"]),
-        )
+        total = encrypt_bodies.old_rows().count()
+        rows = track("rows", encrypt_bodies.encrypt_rows(batch), total)
         parts = sum(retention.prune_parts(datetime.now(UTC)))
         encrypt_bodies.forget_unused_keys()
         if not options["keep_space"]:
@@ -70,7 +64,7 @@ class Command(BridgeCommand):
         result = {"transcripts": transcripts - missing.total(), "rows": rows, "parts": parts}
         if options["json"]:
             line = {**result, "missing_keys": missing}
-            self.stdout.write(msgspec.json.encode(line).decode())
+            self.write_json(line)
         else:
             self._show(result, missing)
         if missing:
@@ -87,17 +81,6 @@ class Command(BridgeCommand):
 
     def _forget(self, key: str) -> None:
         if key in key_ids() or not encrypt_bodies.forget_key(key):
-            raise CommandError(f"{key} is not the id of a missing key", returncode=MISUSE)
+            raise ConfigError(f"{key} is not the id of a missing key")
         record(Action.RUN, detail=f"key {key} is no longer reported as missing")
         self.stdout.write(f"key {key} is no longer reported as missing")
-
-
-def _run(name: str, rows: models.QuerySet[Any], batches: Callable[[], Iterator[int]]) -> int:
-    """Show the progress of the batches; return the number of rows in all of them."""
-    done = 0
-    with progress() as bar:
-        task = bar.add_task(name, total=rows.count())
-        for count in batches():
-            done += count
-            bar.advance(task, count)
-    return done

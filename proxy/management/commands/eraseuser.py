@@ -4,7 +4,6 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-import msgspec
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
 from rich.progress import TaskID
@@ -13,7 +12,7 @@ from rich.table import Table
 from proxy.bootstrap import data_directory
 from proxy.erasure import account, erase, erased_users
 from proxy.erasure.person import MARK, Person
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.rich_output import progress, render_table
 from proxy.models import ApiKey, FormerName, NameKind, UsageByCallerDay, ledger_names
 from proxy.secrets import ConfigError
@@ -44,9 +43,7 @@ class Command(BridgeCommand):
             self._show(erase.count(person), options, "would be erased")
             return
         if account.is_last_superuser(person):
-            raise CommandError(
-                f"{person.name} is the last superuser: make another one first", returncode=MISUSE
-            )
+            raise ConfigError(f"{person.name} is the last superuser: make another one first")
         if not options["yes"]:
             self._confirm(person)
         managed = ApiKey.objects.filter(pk__in=person.keys, managed=True).count()
@@ -76,14 +73,14 @@ class Command(BridgeCommand):
 
     def _confirm(self, person: Person) -> None:
         if not sys.stdin.isatty():
-            raise CommandError("give --yes to erase without a terminal", returncode=MISUSE)
+            raise ConfigError("give --yes to erase without a terminal")
         self.stdout.write(f"This cannot be undone. Type {person.name} to erase this user:")
         if sys.stdin.readline().strip() != person.name:
-            raise CommandError("nothing was erased", returncode=MISUSE)
+            raise ConfigError("nothing was erased")
 
     def _show(self, found: erase.Erasure, options: dict[str, Any], title: str) -> None:
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(asdict(found)).decode())
+            self.write_json(asdict(found))
             return
         table = Table("", title)
         for name, number in found.counts.items():

@@ -8,8 +8,8 @@ from django.core.management.base import CommandParser
 
 from proxy.ledger.archive.reading import archived_months, restore_hint
 from proxy.ledger.maintenance.export import rows_between
+from proxy.management.arguments import check_range, parse_datetime
 from proxy.management.base import BridgeCommand
-from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import progress
 from proxy.models.ledger_names import with_names
 from proxy.permissions.readings import record_export

@@ -8,8 +8,9 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.timezone import now
 
 from proxy.decode_errors import did_you_mean
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.management.base import FINDING, BridgeCommand
 from proxy.models import Pause, Upstream
+from proxy.secrets import ConfigError
 
 
 class Command(BridgeCommand):
@@ -36,13 +37,13 @@ class Command(BridgeCommand):
             hint = did_you_mean(
                 options["upstream"], Upstream.objects.values_list("name", flat=True)
             )
-            raise CommandError(f"no upstream {options['upstream']!r}{hint}", returncode=MISUSE)
+            raise ConfigError(f"no upstream {options['upstream']!r}{hint}")
         if options["resume"]:
             self._resume(upstream, options["model"])
             return
         minutes = options["minutes"]
         if not options["message"] or (minutes is not None and not 0 < minutes <= 10**6):
-            raise CommandError("give --message, and --minutes above 0", returncode=MISUSE)
+            raise ConfigError("give --message, and --minutes above 0")
         pause = Pause(
             upstream=upstream,
             model=options["model"],
@@ -52,7 +53,7 @@ class Command(BridgeCommand):
         try:
             pause.full_clean()
         except ValidationError as error:
-            raise CommandError(" ".join(error.messages), returncode=MISUSE) from None
+            raise ConfigError(" ".join(error.messages)) from None
         pause.save()
         self.stdout.write(f"{pause} is paused")
 

@@ -3,20 +3,20 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from django.core.management.base import CommandParser
 from rich.filesize import decimal
 from rich.table import Table
 
 from proxy.audit_log import Action, record
 from proxy.conf import conf
-from proxy.ledger.database.table_sizes import TableSize, journal_bytes, sizes
+from proxy.ledger.journal.journal_metrics import journal_bytes
 from proxy.ledger.maintenance import archive_run, retention
+from proxy.ledger.maintenance.retention import TableSize, sizes
 from proxy.ledger.posting.audit_links import Cause
-from proxy.ledger.webhooks.outbox import prune_events
+from proxy.ledger.webhooks import prune_events
+from proxy.management.arguments import parse_datetime
 from proxy.management.base import BridgeCommand
-from proxy.management.datetime_args import parse_datetime
-from proxy.management.rich_output import format_count, progress, render_table
+from proxy.management.rich_output import format_count, render_table, track
 from proxy.reports.exports import jobs
 
 
@@ -48,27 +48,18 @@ class Command(BridgeCommand):
             self._show(before, options)
             return
         now = options["now"] or datetime.now(UTC)
-        with progress() as bar:
-            task = bar.add_task("transcripts", total=None)
-            transcripts = 0
-            cause = Cause(Action.PURGE, "deletes transcripts past their retention")
-            for deleted in retention.prune_transcripts(now, cause, options["batch"]):
-                transcripts += deleted
-                bar.advance(task, deleted)
-            task = bar.add_task("outcomes", total=None)
-            for deleted in retention.prune_outcomes(now, options["batch"]):
-                bar.advance(task, deleted)
-            task = bar.add_task("unused parts", total=None)
-            parts = 0
-            for deleted in retention.prune_parts(min(now, datetime.now(UTC)), options["batch"]):
-                parts += deleted
-                bar.advance(task, deleted)
+        present = min(now, datetime.now(UTC))
+        batch = options["batch"]
+        cause = Cause(Action.PURGE, "deletes transcripts past their retention")
+        transcripts = track("transcripts", retention.prune_transcripts(now, cause, batch))
+        track("outcomes", retention.prune_outcomes(now, batch))
+        parts = track("unused parts", retention.prune_parts(present, batch))
         transcripts += archive_run.prune_archived(now, cause)
         exports = jobs.expire(now)
-        entries = retention.prune_audit_log(min(now, datetime.now(UTC)))
-        retention.delete_expired_sessions(min(now, datetime.now(UTC)))
-        retention.delete_expired_writes(min(now, datetime.now(UTC)))
-        prune_events(min(now, datetime.now(UTC)))
+        entries = retention.prune_audit_log(present)
+        retention.delete_expired_sessions(present)
+        retention.delete_expired_writes(present)
+        prune_events(present)
         if not options["keep_space"]:
             retention.free_space(full=options["full"])
         freed = sum(size.bytes for size in before) - sum(size.bytes for size in sizes())
@@ -77,7 +68,7 @@ class Command(BridgeCommand):
         counts = ", ".join(f"{name}: {count}" for name, count in result.items())
         record(Action.PURGE, detail=f"{counts}, audit_entries: {entries}")
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(result).decode())
+            self.write_json(result)
             return
         self.stdout.write(
             f"{format_count(transcripts, 'transcript')} and {format_count(parts, 'part')} deleted, "
@@ -86,7 +77,7 @@ class Command(BridgeCommand):
 
     def _show(self, found: list[TableSize], options: dict[str, Any]) -> None:
         if options["json"]:
-            self.stdout.write(msgspec.json.encode([size._asdict() for size in found]).decode())
+            self.write_json([size._asdict() for size in found])
             return
         table = Table("table", "rows", "size")
         for size in found:

@@ -1,34 +1,152 @@
-"""Compare the ledger with a provider's usage or cost export: amount and each token class."""
+"""Compare the ledger with a provider's usage or cost export: amount and each token class.
 
+The known columns of the CSV files are those of Anthropic's console exports and Admin API, and of
+OpenAI's usage and cost exports. A figure whose column is missing does not count as zero: it is not
+compared, and the output of the comparison lists it.
+"""
+
+import csv
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import date, timedelta
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 from django.db.models import Q
 from rich.table import Table
 
 from proxy.decode_errors import did_you_mean
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
-from proxy.management.provider_usage_csv import (
-    AMOUNT,
-    CLASSES,
-    COMPARED,
-    BadExport,
-    Figures,
-    Invoice,
-)
+from proxy.management.base import FINDING, BridgeCommand
 from proxy.management.rich_output import format_count, render_table
 from proxy.models import Upstream, UsageByModelDay
 from proxy.money import NANO
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.time_ranges import TimeRange, load_zone, midnight
 from proxy.reports.usage.rollup_queries import Counts, usage
+from proxy.secrets import ConfigError
+
+AMOUNT: Final = "amount"
+CLASSES: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output")
+COMPARED: Final = (*CLASSES, AMOUNT)
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "day": ("usage_date_utc", "start_time_iso", "start_time", "starting_at", "date"),
+    "model": ("model_version", "model", "line_item"),
+    "input": ("usage_input_tokens_no_cache", "uncached_input_tokens", "input_uncached_tokens"),
+    "total_input": ("input_tokens",),  # OpenAI: all input, including cached tokens
+    "cache_read": (
+        "usage_input_tokens_cache_read",
+        "cache_read_input_tokens",
+        "input_cached_tokens",
+    ),
+    "cache_write_5m": (
+        "usage_input_tokens_cache_write_5m",
+        "ephemeral_5m_input_tokens",
+        "input_cache_write_tokens",
+    ),
+    "cache_write_1h": ("usage_input_tokens_cache_write_1h", "ephemeral_1h_input_tokens"),
+    "output": ("usage_output_tokens", "output_tokens"),
+    AMOUNT: ("cost_usd", "amount_value", "amount_usd"),
+}
+"""Name of the figure -> column names of providers; the first one in the file's header is used."""
+
+CACHED: Final = ("cache_read", "cache_write_5m", "cache_write_1h")
+INCLUDED: Final = frozenset({"input_cached_tokens", "input_cache_write_tokens"})
+"""OpenAI's columns for cached tokens, which its ``input_tokens`` includes. In an export with
+Anthropic's columns for cached tokens, ``input_tokens`` does not include the cached tokens."""
+
+Place = tuple[date, str]  # (UTC day, model)
+Figures = dict[str, Decimal]
+
+
+class BadExport(Exception):
+    """The file cannot be parsed as a provider's export; the message has the reason."""
+
+
+@dataclass(slots=True)
+class Invoice:
+    """The figures of one or more export files of a provider."""
+
+    figures: dict[Place, Figures] = field(default_factory=lambda: defaultdict(dict))
+    # Names in COMPARED for which a file has a column.
+    reported: set[str] = field(default_factory=set)
+
+    def read(self, lines: Iterable[str], names: Mapping[str, str], origin: str) -> None:
+        """Add the figures of a file named ``origin``. Raises BadExport.
+
+        ``names`` maps model names in the file to model names in the ledger.
+        """
+        rows = csv.DictReader(lines)
+        columns = _columns_of([name.strip().lower() for name in rows.fieldnames or ()], origin)
+        rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
+        self.reported |= {"input" if name == "total_input" else name for name in columns} & {
+            *COMPARED
+        }
+        for row in rows:
+            where = f"{origin}, line {rows.line_num}"
+            day = _day(row[columns["day"]] or "", where)
+            model = (row[columns["model"]] or "").partition(",")[0].strip()
+            sums = self.figures[day, names.get(model, model)]
+            for name, figure in _figures(row, columns, where).items():
+                sums[name] = sums.get(name, Decimal(0)) + figure
+
+
+def _columns_of(header: list[str], origin: str) -> dict[str, str]:
+    found = {
+        ours: next(name for name in theirs if name in header)
+        for ours, theirs in COLUMNS.items()
+        if any(name in header for name in theirs)
+    }
+    total = found.pop("total_input", None)
+    beside = {found[name] for name in CACHED if name in found}
+    # Without a column for cached tokens, the total may include them or not.
+    if total and "input" not in found and beside:
+        found["total_input" if beside <= INCLUDED else "input"] = total
+    if missing := [name for name in ("day", "model") if name not in found]:
+        known = ", ".join(COLUMNS[missing[0]])
+        raise BadExport(f"{origin} has no column for the {missing[0]}; known: {known}")
+    if not set(found) & {*COMPARED, "total_input"}:
+        raise BadExport(f"{origin} has no column of tokens or money that is known here")
+    return found
+
+
+def _figures(row: Mapping[str, str], columns: Mapping[str, str], where: str) -> Figures:
+    figures = {
+        ours: _number(row[theirs] or "", theirs, where)
+        for ours, theirs in columns.items()
+        if ours not in {"day", "model"}
+    }
+    if "total_input" in figures:
+        cached = (figures.get(name, Decimal(0)) for name in CACHED)
+        figures["input"] = figures.pop("total_input") - sum(cached)
+    return figures
+
+
+def _number(text: str, column: str, where: str) -> Decimal:
+    stripped = text.strip().replace(",", "").removeprefix("$")
+    try:
+        number = Decimal(stripped or 0)
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise BadExport(f"{where}: {column} is {text[:40]!r}, not a number")
+    return number
+
+
+def _day(text: str, where: str) -> date:
+    """Return the UTC day of a date, an ISO 8601 time, or Unix seconds. Raises BadExport."""
+    stripped = text.strip()
+    try:
+        if stripped.isdigit():
+            return datetime.fromtimestamp(int(stripped), UTC).date()
+        at = datetime.fromisoformat(stripped)
+        return at.astimezone(UTC).date() if at.tzinfo else at.date()
+    except (ValueError, OverflowError, OSError):
+        raise BadExport(f"{where}: {stripped[:40]!r} is no day") from None
+
 
 CENT: Final = Decimal("0.01")  # tolerance: providers round the amount of each line of an export
 MAX_DAYS: Final = 400
@@ -85,10 +203,10 @@ class Command(BridgeCommand):
         invoice = _read(options["files"], dict(_renamed(options["model"])))
         days = [day for day, _ in invoice.figures]
         if not days:
-            raise CommandError("the export has no rows", returncode=MISUSE)
+            raise ConfigError("the export has no rows")
         since, until = min(days), max(days) + timedelta(days=1)
         if (until - since).days > MAX_DAYS:
-            raise CommandError(f"the export covers more than {MAX_DAYS} days", returncode=MISUSE)
+            raise ConfigError(f"the export covers more than {MAX_DAYS} days")
         _check_known(options["upstream"])
         ours = _ours(since, until, options["upstream"])
         found = list(_compared(invoice, ours, by_day=options["by_day"]))
@@ -105,7 +223,7 @@ class Command(BridgeCommand):
             "notes": _notes(ours),
         }
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(report).decode())
+            self.write_json(report)
         else:
             self._show(report, found if options["all"] else wrong)
         if wrong:
@@ -135,7 +253,7 @@ def _renamed(pairs: list[str]) -> Iterator[tuple[str, str]]:
     for pair in pairs:
         theirs, sign, ours = pair.partition("=")
         if not sign:
-            raise CommandError(f"--model {pair!r}: write THEIRS=OURS", returncode=MISUSE)
+            raise ConfigError(f"--model {pair!r}: write THEIRS=OURS")
         yield theirs, ours
 
 
@@ -145,7 +263,7 @@ def _check_known(upstreams: list[str]) -> None:
     for name in upstreams:
         if name not in known and not UsageByModelDay.objects.filter(upstream=name).exists():
             hint = did_you_mean(name, known)
-            raise CommandError(f"--upstream: no upstream {name!r}{hint}", returncode=MISUSE)
+            raise ConfigError(f"--upstream: no upstream {name!r}{hint}")
 
 
 def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
@@ -155,9 +273,9 @@ def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
             with path.open(encoding="utf-8-sig", newline="") as lines:
                 invoice.read(lines, names, path.name)
         except OSError as exc:
-            raise CommandError(f"{path}: {exc.strerror}", returncode=MISUSE) from None
+            raise ConfigError(f"{path}: {exc.strerror}") from None
         except (BadExport, UnicodeDecodeError) as exc:
-            raise CommandError(str(exc), returncode=MISUSE) from None
+            raise ConfigError(str(exc)) from None
     return invoice
 
 
@@ -172,7 +290,7 @@ def _ours(since: date, until: date, upstreams: list[str]) -> dict[tuple[date, st
     return {(days[bucket], str(model)): sums for (bucket, (model,)), sums in table.items()}
 
 
-def _figures(sums: Counts) -> dict[str, Decimal | None]:
+def _ledger_figures(sums: Counts) -> dict[str, Decimal | None]:
     tokens = {
         name: Decimal(sums[f"{name}_reported"] + sums[f"{name}_estimated"]) for name in CLASSES
     }
@@ -198,7 +316,7 @@ def _compared(
     for (day, model), each in ours.items():
         known[day.isoformat() if by_day else "", model].add(each.counts)
     for line in sorted({*theirs, *known}):
-        provider, ledger = theirs.get(line, {}), _figures(known.get(line, Counts()))
+        provider, ledger = theirs.get(line, {}), _ledger_figures(known.get(line, Counts()))
         for name in COMPARED:
             if name in invoice.reported:
                 yield Difference(line, name, provider.get(name, Decimal(0)), ledger[name])

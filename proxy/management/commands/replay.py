@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 from django.core.management.base import CommandError, CommandParser
 
 from proxy.audit_log import Action
@@ -14,6 +13,7 @@ from proxy.management.base import FINDING, MISUSE, BridgeCommand
 from proxy.models import Exchange
 from proxy.permissions.readings import record_reading
 from proxy.permissions.row_permissions import Reader
+from proxy.secrets import ConfigError
 from translator.stream.sse import format_sse
 
 
@@ -76,9 +76,8 @@ class Command(BridgeCommand):
         except storage.BrokenTranscript as exc:
             raise CommandError(f"{request_id}: {exc}", returncode=FINDING) from None
         if stored is None:
-            raise CommandError(
-                f"{request_id}: no transcript is stored (unknown, pruned, or metadata only)",
-                returncode=MISUSE,
+            raise ConfigError(
+                f"{request_id}: no transcript is stored (unknown, pruned, or metadata only)"
             )
         return stored
 
@@ -89,7 +88,7 @@ class Command(BridgeCommand):
                 "stored": comparison.stored_answer,
                 "today": comparison.replayed.answer,
             }
-            self.stdout.write(msgspec.json.encode(result).decode())
+            self.write_json(result)
         elif comparison.same:
             self.stdout.write(f"{stored.exchange_id}: the response equals the stored one")
         else:

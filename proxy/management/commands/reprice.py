@@ -3,13 +3,12 @@
 from collections import defaultdict
 from typing import Any
 
-import msgspec
 from django.core.management.base import CommandParser
 from rich.table import Table
 
-from proxy.ledger.maintenance.reprice import BATCH, Repriced, candidates, reprice
+from proxy.ledger.maintenance.amendments import BATCH, Repriced, candidates, reprice
+from proxy.management.arguments import check_range, parse_datetime
 from proxy.management.base import BridgeCommand
-from proxy.management.datetime_args import check_range, parse_datetime
 from proxy.management.rich_output import format_count, progress, render_table
 from proxy.money import usd
 
@@ -48,7 +47,7 @@ class Command(BridgeCommand):
                 bar.update(task, completed=min(total, number * BATCH))
         groups = [summed(*key, group) for key, group in sorted(changed.items())]
         if options["json"]:
-            self.stdout.write(msgspec.json.encode(groups).decode())
+            self.write_json(groups)
             return
         self._show(groups, dry_run=options["dry_run"])
 

@@ -3,13 +3,12 @@
 from functools import partial
 from typing import Any
 
-import msgspec
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from proxy.ledger.archive.parquet import load_arrow
 from proxy.ledger.maintenance.archive_run import restore_month
-from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.datetime_args import parse_month
+from proxy.management.arguments import parse_month
+from proxy.management.base import BridgeCommand
 from proxy.management.rich_output import format_count, progress
 from proxy.models import ArchivedMonth
 
@@ -36,17 +35,12 @@ class Command(BridgeCommand):
         load_arrow()
         month = options["month"][0]
         known = ArchivedMonth.objects.filter(pk=month).first()
-        try:
-            with progress() as bar:
-                task = bar.add_task(f"restoring {month:%Y-%m}", total=known.rows if known else None)
-                done = restore_month(
-                    month, partial(bar.advance, task), is_dry_run=options["dry_run"]
-                )
-        except OSError as error:
-            raise CommandError(str(error), returncode=FINDING) from None
+        with progress() as bar:
+            task = bar.add_task(f"restoring {month:%Y-%m}", total=known.rows if known else None)
+            done = restore_month(month, partial(bar.advance, task), is_dry_run=options["dry_run"])
         if options["json"]:
             result = {"month": f"{month:%Y-%m}", "dry_run": options["dry_run"], **done._asdict()}
-            self.stdout.write(msgspec.json.encode(result).decode())
+            self.write_json(result)
             return
         if not done.rows:
             self.stdout.write(f"{month:%Y-%m} is in the database already")

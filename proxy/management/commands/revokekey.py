@@ -6,8 +6,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
+from proxy.management.arguments import find_key
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.keys import find_key
 from proxy.models import ApiKey
 from proxy.secrets import ConfigError
 

@@ -12,11 +12,12 @@ from proxy.ledger.maintenance.search_reindex import reindex
 from proxy.ledger.search.query import InvalidQuery
 from proxy.ledger.search.search import Page, Result, SearchTooSlow
 from proxy.ledger.transcripts.visible_text import escape_invisible_json, show_invisible
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
-from proxy.management.datetime_args import check_range, parse_datetime
-from proxy.management.rich_output import format_count, progress, render_table
+from proxy.management.arguments import check_range, parse_datetime
+from proxy.management.base import FINDING, BridgeCommand
+from proxy.management.rich_output import format_count, render_table, track
 from proxy.models import Transcript
 from proxy.permissions.row_permissions import Reader
+from proxy.secrets import ConfigError
 from proxy.transcript_search import (
     Filters,
     SearchSwitchedOff,
@@ -65,13 +66,15 @@ class Command(BridgeCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if off_reason():
-            raise CommandError(str(SearchSwitchedOff()), returncode=MISUSE)
+            raise ConfigError(str(SearchSwitchedOff()))
         if options["reindex"]:
-            self._reindex()
+            total = Transcript.objects.count() if sys.stderr.isatty() else None
+            count = track("transcripts", reindex(), total)
+            self.stdout.write(f"{format_count(count, 'transcript')} checked, all are indexed")
             return
         check_range(options["since"], options["until"])
         if not 1 <= options["limit"] <= MAX_RESULTS:
-            raise CommandError(f"--limit is not 1 to {MAX_RESULTS}", returncode=MISUSE)
+            raise ConfigError(f"--limit is not 1 to {MAX_RESULTS}")
         results = self._search(options)
         if options["json"]:
             for result in results:
@@ -107,7 +110,7 @@ class Command(BridgeCommand):
                     reason=options["reason"],
                 )
             except (InvalidQuery, SearchSwitchedOff) as error:
-                raise CommandError(str(error), returncode=MISUSE) from None
+                raise ConfigError(str(error)) from None
             except SearchTooSlow:
                 raise CommandError(
                     "the search took too long; use a longer or rarer word", returncode=FINDING
@@ -116,16 +119,6 @@ class Command(BridgeCommand):
             if page.next_position is None:
                 break
         return results
-
-    def _reindex(self) -> None:
-        count = 0
-        with progress() as bar:
-            total = Transcript.objects.count() if sys.stderr.isatty() else None
-            task = bar.add_task("transcripts", total=total)
-            for done in reindex():
-                count += done
-                bar.advance(task, done)
-        self.stdout.write(f"{format_count(count, 'transcript')} checked, all are indexed")
 
 
 def _passage(result: Result) -> Text:

@@ -10,23 +10,16 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, connection
 
 from proxy import log_format
-from proxy.bootstrap import (
-    data_directory,
-    env_check,
-    first_start,
-    first_start_output,
-    startup_lock,
-    wait_for_database,
-)
-from proxy.bootstrap.sandbox import server as sandbox
+from proxy.bootstrap import data_directory, env_check, first_start, wait_for_database
+from proxy.bootstrap.sandbox import app as sandbox
 from proxy.checks import INSTALLATION, refuse_unsafe_settings
 from proxy.conf import conf
 from proxy.config import apply, load
 from proxy.config.load import BridgeFile
 from proxy.config.used_upstreams import check_used_upstreams, sandbox_url
 from proxy.erasure import erased_users
-from proxy.ledger.journal.locks import refuse_old_records
-from proxy.management.base import FINDING, MISUSE, BridgeCommand
+from proxy.management.base import FINDING, BridgeCommand
+from proxy.secrets import ConfigError
 from proxy.server import server, service_manager
 
 
@@ -56,7 +49,7 @@ class Command(BridgeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         host, workers = options["host"], options["workers"]
         if workers < 1:
-            raise CommandError("--workers must be 1 or more", returncode=MISUSE)
+            raise ConfigError("--workers must be 1 or more")
         os.environ["BRIDGE_WORKERS"] = str(workers)  # several workers must share limits
         file = load.read_file(options["config"]) if options["config"] else None
         refuse_unsafe_settings(host)
@@ -64,11 +57,10 @@ class Command(BridgeCommand):
         with ExitStack() as stack:
             for note in data_directory.prepare(conf.data_dir):
                 self.stderr.write(note)
-            refuse_old_records(conf.data_dir)
             stack.callback(data_directory.Lock(conf.data_dir).release)
             listener = stack.enter_context(server.bind(host, options["port"]))
             data_directory.ensure_secret_key()
-            url = first_start_output.base_url(host, listener.getsockname()[1])
+            url = first_start.base_url(host, listener.getsockname()[1])
 
             def prepare() -> None:
                 self.make_admin(self._prepare(file, url, stack, workers))
@@ -77,7 +69,7 @@ class Command(BridgeCommand):
             try:
                 due = self._prepare(file, url, stack, workers)
             except wait_for_database.DatabaseUnavailable as away:
-                self.stderr.write(first_start_output.DATABASE_UNAVAILABLE.format(cause=away))
+                self.stderr.write(first_start.DATABASE_UNAVAILABLE.format(cause=away))
                 waiting = stack.enter_context(wait_for_database.DatabaseWaiter(prepare))
 
             def announce() -> None:
@@ -104,7 +96,7 @@ class Command(BridgeCommand):
         is hashing the password at the same time.)
         """
         with wait_for_database.require_database():
-            with startup_lock.startup_lock():
+            with wait_for_database.startup_lock():
                 password = first_start.AdminPassword() if wait_for_database.is_new() else None
                 first_start.migrate()
                 env_check.check_environment(os.environ, file)
@@ -126,7 +118,7 @@ class Command(BridgeCommand):
         connection.close()  # this frees 1.3 MB; this thread needs no more queries
         if needs_sandbox:
             stack.enter_context(sandbox.running(sandbox_socket))
-            self.stdout.write(f"\n{first_start_output.SANDBOX_NOTICE}")
+            self.stdout.write(f"\n{first_start.SANDBOX_NOTICE}")
         self.stdout.flush()
         return due
 
@@ -154,6 +146,4 @@ class Command(BridgeCommand):
     def _greet(self, made: first_start.BootstrapResult, url: str) -> None:
         if made.anything:
             new = not settings.ADMIN_PASSWORD
-            self.stdout.write(
-                first_start_output.first_start_message(made, url, password_is_new=new)
-            )
+            self.stdout.write(first_start.first_start_message(made, url, password_is_new=new))

@@ -9,21 +9,20 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 from django.core.management.base import CommandError, CommandParser
 
 from proxy.bootstrap import data_directory
 from proxy.conf import conf
 from proxy.erasure import erase
-from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
+from proxy.ledger.maintenance.amendments import close_stale_rows
 from proxy.ledger.posting.journal_posting import (
     KEEP_POSTED_BYTES,
     KEEP_POSTED_S,
     RestoredJournal,
     post_again,
 )
+from proxy.management.arguments import parse_datetime
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.datetime_args import parse_datetime
 from proxy.management.rich_output import format_count, progress
 
 RETENTION: Final = timedelta(seconds=KEEP_POSTED_S)
@@ -86,7 +85,7 @@ class Command(BridgeCommand):
                 for each in journals
             ]
             result = counts | ({"journals": covered} if covered else {})
-            self.stdout.write(msgspec.json.encode(result).decode())
+            self.write_json(result)
             return
         for name, count in counts.items():
             self.stdout.write(f"{name.replace('_', ' ')}: {count}")

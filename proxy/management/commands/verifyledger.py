@@ -10,16 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from django.core.management.base import CommandParser
 
 from proxy.conf import conf
 from proxy.ledger.maintenance import published_heads, verifier
 from proxy.ledger.maintenance.published_heads import PublishedHead
-from proxy.ledger.maintenance.verified_claims import Claims, claims_of
-from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, DayRange
+from proxy.ledger.maintenance.verifier import EVERYTHING, Checkpoint, Claims, DayRange, claims_of
+from proxy.management.arguments import parse_datetime, parse_month
 from proxy.management.base import FINDING, BridgeCommand
-from proxy.management.datetime_args import parse_datetime, parse_month
 from proxy.management.rich_output import format_count, progress
 from proxy.secrets import ConfigError
 
@@ -82,7 +80,7 @@ class Command(BridgeCommand):
                 "not_proven": claims.not_proven,
                 "heads": [{"day": d, "links": n, "digest": digest} for d, n, digest in heads],
             }
-            self.stdout.write(msgspec.json.encode(result).decode())
+            self.write_json(result)
         else:
             self._print(state, claims, heads)
         if state.found:

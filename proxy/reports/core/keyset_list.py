@@ -10,7 +10,7 @@ from django.http import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.database.access import QueryTimeout, with_query_timeout
 from proxy.models.ledger_names import with_names
 from proxy.permissions.row_permissions import Reader
 

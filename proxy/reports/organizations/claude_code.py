@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.outcomes.agent_tools import EDIT_KINDS
+from proxy.ledger.outcomes.extraction import EDIT_KINDS
 from proxy.money import cents
 from proxy.reports.core.dimensions import shown_rows
 from proxy.reports.core.query_parameters import Number

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 
-from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
+from proxy.ledger.database.access import QueryTimeout, with_query_timeout
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange
 from proxy.reports.core.exception_handler import QueryTooSlow

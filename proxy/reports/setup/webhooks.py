@@ -11,7 +11,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.webhooks.outbox import record_test_event, rotate_secret, send_again
+from proxy.ledger.webhooks import record_test_event, rotate_secret, send_again
 from proxy.models import EventType, Team, Webhook, WebhookDelivery
 from proxy.permissions.row_permissions import visible_deliveries, visible_webhooks
 from proxy.permissions.write_permissions import ADD, CHANGE, faults

@@ -27,8 +27,7 @@ from django.db.models.lookups import GreaterThan
 from rest_framework.exceptions import ValidationError
 
 from proxy.ledger.archive.reading import archived_months, restore_hint
-from proxy.ledger.posting.rollups import LARGE_PROMPT, NO_ERROR, TOKENS
-from proxy.ledger.posting.stop_reasons import tools_of
+from proxy.ledger.posting.rollups import LARGE_PROMPT, NO_ERROR, TOKENS, tools_of
 from proxy.models import Exchange, HashChainLink, Outcome, State
 from proxy.models.ledger import HAS_TOKENS
 from proxy.permissions.row_permissions import Reader, visible_exchanges

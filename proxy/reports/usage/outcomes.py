@@ -15,7 +15,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from proxy.ledger.outcomes.agent_tools import EDIT_KINDS
+from proxy.ledger.outcomes.extraction import EDIT_KINDS
 from proxy.ledger.posting.outcomes import COUNTS
 from proxy.models import UsageBySessionDay
 from proxy.money import usd

@@ -16,7 +16,7 @@ import duckdb
 import zstandard
 
 from proxy.ledger.journal import segments
-from proxy.ledger.transcripts import zstd_dictionary
+from proxy.ledger.transcripts import part_codec
 from tests.fakes.servers.gateway import Gateway, Reply
 from tests.fakes.upstreams import script_steps
 from tests.fakes.upstreams.upstream import ReceivedRequest, ScriptedUpstream
@@ -228,7 +228,7 @@ def _texts_of_row(row: Sequence[Any]) -> Iterator[bytes]:
     for value in row:
         if isinstance(value, bytes):
             with contextlib.suppress(zstandard.ZstdError):
-                yield zstd_dictionary.decompress(value)
+                yield part_codec.decompress(value)
 
 
 def totals(gateway: Gateway, before: str = "") -> dict[str, Any]:
@@ -246,7 +246,7 @@ def texts_of_dump(dump: bytes) -> Iterator[bytes]:
         value = bytes.fromhex(found[1].decode())
         yield value
         with contextlib.suppress(zstandard.ZstdError):
-            yield zstd_dictionary.decompress(value)
+            yield part_codec.decompress(value)
 
 
 def upstream_config(upstream: ScriptedUpstream) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from proxy.bootstrap.startup_lock import LOCK
+from proxy.bootstrap.wait_for_database import LOCK
 from tests.fakes.load.kill_process import config_for
 from tests.fakes.load.load_client import chat_response
 from tests.fakes.load.outages import locked, stopped

@@ -7,7 +7,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.test.client import AsyncClient
 
-from proxy.ledger.database import query_timeout
+from proxy.ledger.database import access
 from proxy.models import SavedView, Upstream
 from proxy.permissions.roles import MEMBER
 from tests.fakes.stopped_queries import stopped_queries
@@ -179,9 +179,9 @@ def test_a_query_over_its_time_limit_is_stopped_and_the_next_one_is_not():
             cursor.execute(COUNT, [rows])
             return cursor.fetchone()[0]
 
-    with query_timeout.with_query_timeout(seconds=60):
+    with access.with_query_timeout(seconds=60):
         assert count(30_000) == 30_000
-    with pytest.raises(query_timeout.QueryTimeout), query_timeout.with_query_timeout(seconds=0.02):
+    with pytest.raises(access.QueryTimeout), access.with_query_timeout(seconds=0.02):
         count(10**9)
     assert count(30_000) == 30_000  # the connection has no time limit any more
 
@@ -200,9 +200,9 @@ def test_a_slow_query_is_stopped_with_a_message(root):
 
 
 def test_other_database_errors_are_not_timeouts():
-    with pytest.raises(OperationalError), query_timeout.with_query_timeout():
+    with pytest.raises(OperationalError), access.with_query_timeout():
         raise OperationalError("disk I/O error")
-    with pytest.raises(query_timeout.QueryTimeout), query_timeout.with_query_timeout():
+    with pytest.raises(access.QueryTimeout), access.with_query_timeout():
         raise OperationalError("canceling statement due to statement timeout")
 
 

@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.urls import get_resolver
 from django.utils import timezone
 
-from proxy.ledger.webhooks.outbox import record_test_event
+from proxy.ledger.webhooks import record_test_event
 from proxy.models import (
     ActorKind,
     AuditEntry,

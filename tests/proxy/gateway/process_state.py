@@ -27,7 +27,7 @@ from proxy.gateway.request.tracing import tracing
 from proxy.gateway.snapshot.config_snapshot import directory
 from proxy.gateway.upstream import client, model_memory
 from proxy.gateway.webhooks import webhook_sender
-from proxy.ledger.maintenance.purge_schedule import nightly
+from proxy.ledger.maintenance.purge_jobs import nightly
 from proxy.ledger.posting import budget_sync
 from proxy.ledger.posting.drainer import Pace
 from proxy.ledger.posting.drift import new_name_recorder

@@ -16,7 +16,7 @@ import pytest
 from proxy.conf import conf
 from proxy.ledger import recorder as module
 from proxy.ledger.database import schema_check
-from proxy.ledger.errors import JournalUnavailable, OldRecordsFound, SchemaMismatch
+from proxy.ledger.errors import JournalUnavailable, SchemaMismatch
 from proxy.ledger.journal import locks
 from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import Backlog
@@ -204,16 +204,6 @@ async def test_request_is_refused_if_the_recorder_was_stopped_while_it_started(
 def test_directory_is_the_data_directory_by_default(tmp_path: Path) -> None:
     assert Recorder().directory == conf.data_dir
     assert Recorder(tmp_path).directory == tmp_path
-
-
-def test_records_of_an_earlier_version_prevent_the_start(tmp_path: Path) -> None:
-    (tmp_path / "spool-3.sqlite3").touch()
-    recorder = Recorder(tmp_path)
-
-    with pytest.raises(OldRecordsFound, match="Start that version once"):
-        recorder.start()
-
-    assert not recorder.state()["started"]
 
 
 def test_withdrawn_request_is_closed_as_left_by_its_client() -> None:

@@ -6,7 +6,7 @@ import pytest
 from django.urls import get_resolver
 from django.utils.timezone import now
 
-from proxy.ledger.webhooks.outbox import record_test_event
+from proxy.ledger.webhooks import record_test_event
 from proxy.reports.organizations.urls import VIEWS as ADMIN_API_VIEWS
 from proxy.reports.urls import VIEWS, VIEWSETS
 from tests.fakes.servers.served_client import ServedClient

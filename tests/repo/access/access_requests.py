@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.db.models import Model
 
-from proxy.ledger.webhooks.outbox import record_test_event
+from proxy.ledger.webhooks import record_test_event
 from proxy.models import (
     Budget,
     Drift,

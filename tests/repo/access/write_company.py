@@ -11,7 +11,7 @@ from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Group, User
 from django.utils.timezone import now
 
-from proxy.ledger.webhooks.outbox import record_test_event
+from proxy.ledger.webhooks import record_test_event
 from proxy.models import (
     AuditEntry,
     Budget,

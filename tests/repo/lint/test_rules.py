@@ -36,7 +36,6 @@ ALLOWED = {
     ("opens network connections", "proxy/gateway/webhooks.py"): "webhooks that a superuser or bridge.toml set",
     ("opens network connections", "proxy/gateway/web_search.py"): "the operator's search endpoint; no address from outside",
     ("opens network connections", "proxy/bootstrap/doctor.py"): "checks the configured upstreams",
-    ("opens network connections", "proxy/bootstrap/model_checks.py"): "checks the configured upstreams",
     ("opens network connections", "proxy/bootstrap/upstream_checks.py"): "checks the configured upstreams",
     ("opens network connections", "proxy/models/setup/upstream_connection.py"): "reads the environment's proxies only",
     ("opens network connections", "proxy/signin/oidc_client.py"): "calls the configured sign-in provider",
@@ -61,7 +60,7 @@ ALLOWED = {
     ("reads json without limits", "proxy/gateway/upstream/upstream_models.py"): "at most 4 MiB of a configured upstream",
     ("runs data as code", "proxy/limited_work.py"): "the gateway's own interpreter with a constant module, without a shell",
     ("compares secrets", "proxy/ledger/posting/audit_links.py"): "digests of entries, which a reader of the audit log can compute",
-    ("compares secrets", "proxy/ledger/posting/row_digests.py"): "digests of rows, which a reader of the rows can compute",
+    ("compares secrets", "proxy/ledger/posting/hash_chain.py"): "digests of rows, which a reader of the rows can compute",
 }  # fmt: skip
 """(rule, file) -> reason."""
 

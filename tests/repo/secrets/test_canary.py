@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from proxy.ledger.transcripts import zstd_dictionary
+from proxy.ledger.transcripts import part_codec
 from tests.fakes.servers import oidc
 from tests.fakes.servers.gateway import Gateway, toml_for
 from tests.fakes.servers.postgresql import Postgres
@@ -361,7 +361,7 @@ def test_the_database_contains_no_plain_secret(responses, world):
                     )
                     places.append((table, raw))
                     if raw[:4] == b"\x28\xb5\x2f\xfd":
-                        places.append((f"{table}, unpacked", zstd_dictionary.decompress(raw)))
+                        places.append((f"{table}, unpacked", part_codec.decompress(raw)))
 
     assert count > 2_000
     assert sum("unpacked" in table for table, _ in places) > 10

@@ -18,8 +18,7 @@ import pytest
 
 from proxy.ledger.errors import JournalUnavailable
 from proxy.ledger.journal import locks, segments
-from proxy.ledger.journal.durability_future import DurabilityFuture
-from proxy.ledger.journal.journal import Journal
+from proxy.ledger.journal.journal import DurabilityFuture, Journal
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import Record
 from tests.fakes.servers.postgresql import Postgres

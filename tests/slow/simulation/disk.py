@@ -8,7 +8,7 @@ import asyncio
 import re
 
 from proxy.ledger.errors import JournalUnavailable
-from proxy.ledger.journal.durability_future import DurabilityFuture
+from proxy.ledger.journal.journal import DurabilityFuture
 from proxy.ledger.journal.records import CloseRecord, OpenRecord, Record, decode, encode
 
 from .random_source import SeededRandom

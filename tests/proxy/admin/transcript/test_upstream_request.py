@@ -33,9 +33,9 @@ def upstream_digest(body):
 
     import msgspec
 
-    from proxy.ledger.transcripts.stream_replay import dialect_of, target_of
+    from proxy.ledger.transcripts.stream_replay import DIALECTS, target_of
 
-    translated = dialect_of("responses").build_request(body, target_of(factories.TARGET)).body
+    translated = DIALECTS["responses"].build_request(body, target_of(factories.TARGET)).body
     return hashlib.sha256(msgspec.json.encode(translated)).hexdigest()
 
 

@@ -14,7 +14,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from proxy.gateway import webhooks
 from proxy.gateway.webhooks import LEASE_S, MAX_ATTEMPTS, RETRY_S, WebhookSender
-from proxy.ledger.webhooks.outbox import prune_events, record_event, rotate_secret, send_again
+from proxy.ledger.webhooks import prune_events, record_event, rotate_secret, send_again
 from proxy.models import AuditEntry, EventType, WebhookDelivery, WebhookEvent
 from proxy.models.setup.webhooks import signing_key
 from tests.fakes.servers.webhook_receiver import running_receiver, send_all

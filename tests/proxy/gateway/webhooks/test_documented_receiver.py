@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.ledger.webhooks.outbox import record_event, send_again
+from proxy.ledger.webhooks import record_event, send_again
 from proxy.models import EventType, WebhookDelivery
 from proxy.models.setup.webhooks import new_signing_secret
 from tests.fakes.servers.webhook_receiver import send_all

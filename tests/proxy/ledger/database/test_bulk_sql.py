@@ -22,8 +22,8 @@ from proxy.ledger.database.bulk_sql import (
     write,
 )
 from proxy.ledger.posting.exchange_columns import FIELDS, Row, blank_row, existing_rows, set_columns
+from proxy.ledger.posting.hash_chain import digest_of
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.ledger.posting.row_digests import digest_of
 from proxy.models import Exchange, HashChainLink, UsageQuarterHour
 from tests.for_each import for_each
 from tests.proxy.ledger.factories import body, closing, exchange_id, opening

@@ -34,7 +34,6 @@ ALL = (
     "maintenance/test_forged_ledger.py",
     "maintenance/test_forgeries.py",
     "maintenance/test_purge_jobs.py",
-    "maintenance/test_purge_schedule.py",
     "maintenance/test_retention.py",
     "maintenance/test_verifier.py",
     "posting/test_ledger_writer.py",

@@ -17,8 +17,7 @@ from proxy.ledger.database.partitions import (
     month_of,
     next_month,
 )
-from proxy.ledger.database.table_sizes import sizes
-from proxy.ledger.maintenance.retention import prune_transcripts
+from proxy.ledger.maintenance.retention import prune_transcripts, sizes
 from proxy.ledger.posting import ledger_writer
 from proxy.models import Exchange, Team, Transcript
 from tests.for_each import for_each

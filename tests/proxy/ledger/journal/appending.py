@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from proxy.ledger.journal.durability_future import DurabilityFuture
-from proxy.ledger.journal.journal import Journal
+from proxy.ledger.journal.journal import DurabilityFuture, Journal
 from proxy.ledger.journal.records import Record
 from tests.waiting import until
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.ledger.errors import JournalInUse, OldRecordsFound
+from proxy.ledger.errors import JournalInUse
 from proxy.ledger.journal import locks
 
 
@@ -84,15 +84,3 @@ def test_discarded_journal_leaves_only_its_lock_file(tmp_path: Path) -> None:
     assert names(tmp_path) == ["journal-0.lock"]
     assert lock.handle == -1
     locks.take(tmp_path).discard()  # its directory need not exist
-
-
-def test_records_of_an_earlier_version_are_refused_with_a_way_out(tmp_path: Path) -> None:
-    (tmp_path / "spool-0.sqlite3").touch()
-
-    with pytest.raises(
-        OldRecordsFound, match=r"spool-0\.sqlite3 .*Start that version once"
-    ) as found:
-        locks.take(tmp_path)
-
-    assert "remove the files spool-*" in str(found.value)
-    assert not list(tmp_path.glob("journal-*"))

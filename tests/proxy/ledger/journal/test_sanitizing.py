@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from proxy.ledger.journal.records import decode, encode
 from proxy.ledger.maintenance import verifier
-from proxy.ledger.maintenance.close_stale_rows import close_stale_rows
+from proxy.ledger.maintenance.amendments import close_stale_rows
 from proxy.ledger.posting import hash_chain
 from proxy.ledger.posting.exchange_columns import Row, blank_row, columns_from_close, set_columns
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database

@@ -13,9 +13,8 @@ from proxy.audit_log.record import record
 from proxy.conf import conf
 from proxy.ledger.maintenance import published_heads, retention, verifier
 from proxy.ledger.maintenance.amendments import amend
-from proxy.ledger.posting.hash_chain import link_digest, lock_ledger
+from proxy.ledger.posting.hash_chain import digest_of, link_digest, lock_ledger
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.ledger.posting.row_digests import digest_of
 from proxy.models import (
     AuditEntry,
     Exchange,

@@ -13,12 +13,12 @@ from django.core.management import call_command
 from django.db import connection, transaction
 
 from proxy.audit_log.record import record
-from proxy.ledger.maintenance import amendment_proofs, published_heads, retention, verifier
+from proxy.ledger.maintenance import published_heads, retention, verifier
 from proxy.ledger.maintenance.amendments import amend
-from proxy.ledger.maintenance.verified_claims import claims_of
+from proxy.ledger.maintenance.verifier import claims_of
 from proxy.ledger.posting.audit_links import subject_of
+from proxy.ledger.posting.hash_chain import digest_of
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.ledger.posting.row_digests import digest_of
 from proxy.models import (
     AuditEntry,
     Exchange,
@@ -311,7 +311,7 @@ def test_amendments_of_every_kind_prove_their_columns(heads: Path) -> None:
 
     assert [link.kind for link in links] == ["closed", "closed", "repriced", "repriced"]
     row = Exchange.objects.get(pk=exchange_id(11))
-    assert amendment_proofs.check_amendments(row, links) == ([], 0)
+    assert verifier.check_amendments(row, links) == ([], 0)
     assert verified(heads)[0] == set()
 
 
@@ -319,5 +319,5 @@ def test_each_amendment_names_the_entry_of_its_command(heads: Path) -> None:
     repriced = HashChainLink.objects.get(kind="repriced")
     entry = AuditEntry.objects.get(action=Action.RUN)
 
-    assert amendment_proofs.note_in(repriced).audit == entry.pk
+    assert verifier.note_in(repriced).audit == entry.pk
     assert HashChainLink.objects.get(exchange_id=subject_of(entry)).sequence < repriced.sequence

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from proxy.ledger.database.table_sizes import sizes
 from proxy.ledger.maintenance import retention
+from proxy.ledger.maintenance.retention import sizes
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.ledger.transcripts import storage
 from proxy.models import Exchange, Part, Team, Transcript, UsageQuarterHour

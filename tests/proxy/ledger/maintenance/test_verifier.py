@@ -10,9 +10,8 @@ from django.db import transaction
 from django.db.models import F
 
 from proxy.ledger.maintenance import retention, verifier
-from proxy.ledger.posting.hash_chain import lock_ledger
+from proxy.ledger.posting.hash_chain import digest_of, lock_ledger
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
-from proxy.ledger.posting.row_digests import digest_of
 from proxy.models import (
     Exchange,
     HashChainLink,

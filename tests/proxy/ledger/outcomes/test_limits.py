@@ -2,10 +2,14 @@
 
 from typing import Any
 
-from proxy.ledger.outcomes import line_changes
-from proxy.ledger.outcomes.agent_tools import ToolCall
-from proxy.ledger.outcomes.known_files import MAX_WORK, KnownFiles
-from proxy.ledger.outcomes.line_changes import LineChanges, count_changes
+from proxy.ledger.outcomes import extraction
+from proxy.ledger.outcomes.extraction import (
+    MAX_WORK,
+    KnownFiles,
+    LineChanges,
+    ToolCall,
+    count_changes,
+)
 
 MEGABYTE = 2**20
 
@@ -50,5 +54,5 @@ def test_long_runs_of_equal_lines_are_not_compared_for_each_shift() -> None:
     old = [*(f"a{n}" for n in range(100)), *run, *(f"b{n}" for n in range(100))]
     new = [*(f"c{n}" for n in range(100)), *run, *(f"d{n}" for n in range(100))]
 
-    assert line_changes.count_differences(old, new) is None
+    assert extraction.count_differences(old, new) is None
     assert count_changes(old, new) == LineChanges(200, 200)

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from proxy.ledger.journal.durability_future import DurabilityFuture
-from proxy.ledger.journal.journal import Journal
+from proxy.ledger.journal.journal import DurabilityFuture, Journal
 from proxy.ledger.journal.reader import Backlog, JournalReader
 from proxy.ledger.posting.drainer import MAX_LAG_S, Drainer, Pace
 from proxy.ledger.posting.journal_posting import MAX_RECORDS

@@ -4,12 +4,14 @@ import contextlib
 from datetime import UTC, datetime
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from proxy.ledger.journal.journal import Journal
 from proxy.ledger.journal.reader import JournalReader
-from proxy.ledger.journal.records import Chunk
+from proxy.ledger.journal.records import Chunk, CloseRecord
 from proxy.ledger.posting import drainer, drift, journal_posting, ledger_writer
-from proxy.ledger.posting.ledger_writer import ExchangeRecords
+from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.ledger.transcripts import storage
 from proxy.ledger.transcripts.encoding import StreamCompressor, reads_in
 from proxy.models import (
@@ -332,17 +334,17 @@ def test_written_records_update_last_used_new_names_and_the_chain(team) -> None:
     assert Drift.objects.get(name="new-beta").requests == before
 
 
-def test_prices_are_loaded_only_if_a_close_record_has_none(team, django_assert_num_queries) -> None:
-    Price.objects.create(model="m", since="2026-01-01", input=1, output=1)
-    priced, unpriced, running = (
-        ExchangeRecords(opening(1), [], one) for one in (closing(1, price={}), closing(1), None)
-    )
-    day = datetime(2026, 5, 5, tzinfo=UTC).date()
+def test_prices_are_loaded_only_if_a_close_record_has_none(team) -> None:
+    def price_queries(*closings: CloseRecord | None) -> int:
+        batch = [ExchangeRecords(opening(n), [], one) for n, one in enumerate(closings, 1)]
+        with CaptureQueriesContext(connection) as found:
+            write_to_database(batch)
+        return sum('FROM "proxy_price"' in query["sql"] for query in found)
 
-    with django_assert_num_queries(0):
-        assert ledger_writer.prices_of([priced, running]).at("", "m", day) is None
-    with django_assert_num_queries(1):
-        assert ledger_writer.prices_of([running, priced, unpriced]).at("", "m", day)
+    priced = closing(1, price={"input": "1", "output": "1"}, cost_nanousd=1)
+
+    assert price_queries(priced, None) == 0
+    assert price_queries(priced, closing(2)) == 1
 
 
 def test_a_transcript_has_the_target_of_the_last_attempt() -> None:
@@ -359,7 +361,8 @@ def test_a_transcript_has_the_target_of_the_last_attempt() -> None:
         ExchangeRecords(opening(5, target=first), elsewhere),
     ]
 
-    stored = ledger_writer.conversations_of([metadata_only, *batch])
+    assert metadata_only.conversation() is None
+    stored = {each.opening.id: one for each in batch if (one := each.conversation())}
 
     assert list(stored) == [exchange_id(n) for n in (2, 3, 4, 5)]
     assert [one.target for one in stored.values()] == [first, second, third, first]

@@ -1,11 +1,14 @@
 """Requests whose process died: each is closed as interrupted, once."""
 
 import contextlib
+import json
 import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.ledger.errors import JournalUnavailable
@@ -13,29 +16,27 @@ from proxy.ledger.journal.journal import append_durably
 from proxy.ledger.journal.reader import JournalReader
 from proxy.ledger.journal.records import KIND, Chunk, CloseRecord, Record, encode
 from proxy.ledger.posting import orphans
-from proxy.ledger.posting.interrupted_response import InterruptedResponse
+from proxy.ledger.posting.ledger_writer import ExchangeRecords
+from proxy.ledger.posting.orphans import interrupted
+from tests.for_each import for_each
 from tests.proxy.ledger.conftest import append_frames
-from tests.proxy.ledger.factories import exchange_id, opening
+from tests.proxy.ledger.factories import body, exchange_id, opening
 
 ALL = 10**9
-PART = InterruptedResponse(
-    reads=[(1.0, b"x")], answer={"content": []}, usage={"input": 1}, unknown={"new": 2},
-    target={"upstream": "up"}, model="m", upstream="up", dialect="chat",
-)  # fmt: skip
 
 
 def test_interrupted_request_has_the_content_of_its_checkpoints():
-    assert orphans.interrupted("req_1", PART, 17.5) == CloseRecord(
+    target = {"upstream": "up", "model": "m", "dialect": "telepathy"}
+    records = ExchangeRecords(
+        opening(1, id="req_1"), [Chunk(id="req_1", reads=[(1.0, b"x")], target=target)]
+    )
+
+    assert orphans.interrupted(records, 17.5) == CloseRecord(
         id="req_1", finished=17.5, outcome="interrupted", status=200, error_type="api_error",
         error_message="the gateway's process ended before the answer did", error_source="gateway",
-        detail="interrupted", usage={"input": 1}, answer={"content": []},
-        unknown_events={"new": 2}, model_upstream="m", upstream="up", dialect="chat",
-        target={"upstream": "up"}, delivered=False,
+        detail="interrupted", model_upstream="m", upstream="up", dialect="telepathy",
+        target=target, delivered=False,
     )  # fmt: skip
-
-
-def test_interrupted_request_without_a_response_has_no_status():
-    assert orphans.interrupted("req_1", InterruptedResponse(), 17.5).status == 0
 
 
 @contextlib.contextmanager
@@ -97,3 +98,93 @@ def test_orphans_share_commits_and_stay_orphans_if_a_commit_fails(tmp_path: Path
 
         assert [len(some) for some in written] == [most, 2]  # the large one is in memory as well
         assert ids == reader.unclosed_ids() == [exchange_id(n) for n in range(most + 2, most + 6)]
+
+
+TARGET = {"upstream": "openai", "model": "gpt-5.2", "dialect": "chat", "profile": "generic"}
+
+
+def chunk(**delta: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": None}
+    return (
+        b"data: " + json.dumps({"id": "c1", "model": "m", "choices": [choice]}).encode() + b"\n\n"
+    )
+
+
+def stored_records(*reads: bytes, target: dict[str, Any] | None = None) -> ExchangeRecords:
+    timed = [(float(at), read) for at, read in enumerate(reads)]
+    open_record = opening(body=body("Answer.", stream=True), target=target or TARGET)
+    return ExchangeRecords(open_record, [Chunk(id=exchange_id(1), reads=timed)])
+
+
+def test_an_interrupted_response_has_its_received_text_and_estimated_tokens() -> None:
+    part = interrupted(
+        stored_records(chunk(content="Half an "), chunk(content="answer"), b"data: {tor"), 9.0
+    )
+
+    assert part.answer is not None
+    assert part.answer["content"] == [{"type": "text", "text": "Half an answer", "citations": None}]
+    assert part.answer["stop_reason"] is None
+    assert part.usage["source"] == "estimated"
+    assert part.usage["input"] > 0
+    assert part.usage["output"] > 0
+    assert part.dialect == "chat"
+
+
+def test_a_response_without_chunks_is_empty() -> None:
+    part = interrupted(stored_records(), 9.0)
+
+    assert (part.answer, part.usage, part.status) == (None, {}, 0)
+
+
+@for_each(
+    "target", [{"dialect": "telepathy"}, {**TARGET, "profile": "no such"}, {**TARGET, "capabilities": {"x": 1}}]
+)  # fmt: skip
+def test_a_response_of_an_unknown_target_is_not_rebuilt(target: dict[str, Any]) -> None:
+    part = interrupted(stored_records(chunk(content="x"), target=target), 9.0)
+
+    assert part.answer is None
+    assert part.status == 200
+
+
+WORST = {"input": 70, "output": 900, "source": "estimated"}
+
+
+def test_a_hard_budget_counts_the_worst_case_without_a_response() -> None:
+    records = stored_records()
+    records.opening = msgspec.structs.replace(records.opening, worst_case=WORST)
+
+    usage = interrupted(records, 9.0).usage
+
+    assert (usage["input"], usage["output"]) == (70, 900)
+    assert (usage["source"], usage["output_source"]) == ("estimated", "estimated")
+
+
+def test_a_hard_budget_counts_the_received_part_of_a_response() -> None:
+    records = stored_records(chunk(content="Half an answer"))
+    records.opening = msgspec.structs.replace(records.opening, worst_case=WORST)
+
+    usage = interrupted(records, 9.0).usage
+
+    assert usage["source"] == "estimated"
+    assert 0 < usage["output"] < 900
+
+
+def test_the_last_attempt_is_rebuilt() -> None:
+    first, second = chunk(content="first"), chunk(content="second")
+    records = stored_records(first)
+    records.chunks.append(Chunk(id=exchange_id(1), reads=[(9.0, second)], attempt=1, target=TARGET))
+
+    part = interrupted(records, 9.0)
+
+    assert part.answer is not None
+    assert part.answer["content"] == [{"type": "text", "text": "second", "citations": None}]
+
+
+def test_an_error_body_is_not_part_of_a_response() -> None:
+    records = stored_records()
+    body = b'{"error": {"message": "busy"}}'
+    records.chunks.append(Chunk(id=exchange_id(1), reads=[(9.0, body)], status=529))
+
+    part = interrupted(records, 9.0)
+
+    assert (part.answer, part.status) == (None, 0)

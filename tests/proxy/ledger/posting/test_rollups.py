@@ -13,7 +13,7 @@ from django.db.models import Q
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.ledger.maintenance.reprice import candidates, reprice
+from proxy.ledger.maintenance.amendments import candidates, reprice
 from proxy.ledger.maintenance.verifier import verify_sums
 from proxy.ledger.posting import rollups
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database

@@ -9,7 +9,7 @@ from django.db.models import Max
 from proxy.ledger.maintenance import retention
 from proxy.ledger.posting import ledger_writer
 from proxy.ledger.search import term_index
-from proxy.ledger.search.part_text import passages_of
+from proxy.ledger.search.indexer import passages_of
 from proxy.ledger.search.query import InvalidQuery, parse_query
 from proxy.ledger.search.search import BATCH, search
 from proxy.ledger.search.term_index import ENTRIES_PER_PARTITION

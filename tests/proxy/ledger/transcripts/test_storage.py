@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.ledger.database.bulk_sql import MAX_KEYS
-from proxy.ledger.transcripts import body_parts, storage, zstd_dictionary
+from proxy.ledger.transcripts import body_parts, part_codec, storage
 from proxy.ledger.transcripts.body_parts import Piece
 from proxy.ledger.transcripts.encoding import (
     ANSWER,
@@ -160,9 +160,7 @@ def test_responses_of_failed_attempts_are_read_back_and_part_of_the_digest() -> 
     assert stored.failed == one.failed
     assert stored.upstream_body == b"data: {...}\n\n" * 5  # of the last attempt
     assert stored.conversation.digest() == one.digest() != different.digest()
-    manifests = [
-        unpack(zstd_dictionary.decompress(bytes(t.manifest))) for t in Transcript.objects.all()
-    ]
+    manifests = [unpack(part_codec.decompress(bytes(t.manifest))) for t in Transcript.objects.all()]
     named = set().union(*map(storage.part_ids_in, manifests))
     assert named == set(Part.objects.values_list("pk", flat=True))
     assert ["failed" in manifest for manifest in manifests] == [True, True, False]
@@ -230,13 +228,13 @@ def test_a_transcript_has_its_prefix_and_updates_the_use_of_its_parts() -> None:
     store(one)
 
     row = Transcript.objects.get()
-    manifest = msgspec.msgpack.decode(zstd_dictionary.decompress(bytes(row.manifest)))
+    manifest = msgspec.msgpack.decode(part_codec.decompress(bytes(row.manifest)))
     assert manifest["v"] == 1
     assert (row.created, bytes(row.prefix)) == (NOW, one.chain[-1])
     assert storage.part_ids_in(manifest) == set(Part.objects.values_list("pk", flat=True))
     assert {part.used for part in Part.objects.all()} == {NOW}
     for part in Part.objects.all():
-        text = zstd_dictionary.decompress(bytes(part.data))
+        text = part_codec.decompress(bytes(part.data))
         assert (part.size, bytes(part.digest)) == (len(text), hashlib.sha256(text).digest())
 
     for later, used in ((90, 60), (59, 60), (61, 60)):
@@ -263,7 +261,7 @@ def test_a_body_that_is_not_json_is_read_back_as_text() -> None:
     assert (stored.upstream_reads, stored.target) == ([], {})
     assert (list(stored.failed), stored.upstream_body) == ([], b"")
     assert stored.conversation.digest() == one.digest()
-    manifest = msgspec.msgpack.decode(zstd_dictionary.decompress(bytes(row.manifest)))
+    manifest = msgspec.msgpack.decode(part_codec.decompress(bytes(row.manifest)))
     assert storage.part_ids_in(manifest) == {Part.objects.get().pk}
     assert storage.part_ids_in({ANSWER: 3, "fields": {"tools": 4, "messages": [5, 1]}}) == {
         3, 4, 5, 6

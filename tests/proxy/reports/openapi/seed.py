@@ -6,7 +6,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.utils.timezone import now
 
-from proxy.ledger.webhooks.outbox import record_test_event
+from proxy.ledger.webhooks import record_test_event
 from proxy.models import (
     Budget,
     Export,

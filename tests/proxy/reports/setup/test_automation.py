@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils.timezone import now
 
-from proxy.ledger.maintenance.purge_schedule import start_if_due
+from proxy.ledger.maintenance.purge_jobs import start_if_due
 from proxy.models import (
     ApiKey,
     AuditEntry,

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.ledger.maintenance.verifier import verify_sums
 from proxy.ledger.posting import rollups
-from proxy.ledger.posting.stop_reasons import MAX_TOOLS
+from proxy.ledger.posting.rollups import MAX_TOOLS
 from proxy.models import ApiKey, Exchange, StopReasonDay, UsageByToolDay
 from tests.proxy.admin import factories
 

@@ -19,8 +19,8 @@ from urllib.parse import quote
 import pytest
 import zstandard
 
-from proxy.ledger.search.terms import MAX_TERM
-from proxy.ledger.transcripts import zstd_dictionary
+from proxy.ledger.search.query import MAX_TERM
+from proxy.ledger.transcripts import part_codec
 from tests.fakes.servers.gateway import KEY, Gateway, Reply, toml_for
 from tests.fakes.upstreams.script_steps import (
     LAST_CHUNK,
@@ -345,5 +345,5 @@ def database_values(database: Path) -> Iterator[tuple[str, bytes]]:
                 for column, value in enumerate(row):
                     raw = value if isinstance(value, bytes) else str(value).encode()
                     with contextlib.suppress(zstandard.ZstdError):
-                        raw = zstd_dictionary.decompress(raw)
+                        raw = part_codec.decompress(raw)
                     yield f"{table} {at} {column}", raw

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.bootstrap.web_search_check import check_web_search
+from proxy.bootstrap.upstream_checks import check_web_search
 from proxy.gateway.web_search import RESULT_TOKENS, further_calls, worst_case_input
 from tests.fakes.upstreams.script_steps import Script, html_response, json_response
 from tests.fakes.upstreams.upstream import ScriptedUpstream

@@ -16,12 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Sum
 
 from proxy.ledger.archive import files, outbox, parquet, reading
-from proxy.ledger.maintenance import (
-    archive_run,
-    archive_schedule,
-    ledger_copy,
-    verifier,
-)
+from proxy.ledger.maintenance import archive_run, ledger_copy, verifier
 from proxy.ledger.posting.ledger_writer import write_to_database
 from proxy.management.commands import backup
 from proxy.models import (
@@ -179,7 +174,7 @@ def test_the_schedule_archives_and_removes_old_months_once_a_day(
     at = datetime(2026, 8, 9, 5, 0, tzinfo=UTC)  # June is the only month with a full month after it
     settings.ARCHIVE_AFTER_MONTHS = 1
     settings.ARCHIVE_TO = str(tmp_path / "archive")
-    daily = archive_schedule.DailyArchive()
+    daily = archive_run.DailyArchive()
     DrainWatermark.objects.create(journal="gone:/j", as_of=JUNE, backlog=1, seen=JUNE)
 
     assert not daily.run_if_due(at, 6)  # before its hour

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from proxy.ledger.archive import files, outbox
-from proxy.ledger.maintenance import archive_run, archive_schedule, retention, verifier
+from proxy.ledger.maintenance import archive_run, retention, verifier
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.ledger.transcripts import storage
 from proxy.models import (
@@ -207,7 +207,7 @@ def test_a_restored_month_stays_until_a_command_removes_it_again(conversation, a
     restore()
     settings.ARCHIVE_AFTER_MONTHS = 1
 
-    assert archive_schedule.DailyArchive().run_if_due(datetime(2026, 8, 9, 5, tzinfo=UTC), 5)
+    assert archive_run.DailyArchive().run_if_due(datetime(2026, 8, 9, 5, tzinfo=UTC), 5)
     assert ArchivedMonth.objects.get().state == "restored"
 
     archive(*BEFORE, "--remove")

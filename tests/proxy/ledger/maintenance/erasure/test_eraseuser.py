@@ -13,7 +13,7 @@ from django.utils.timezone import now
 
 from proxy.audit_log import Action, record
 from proxy.conf import conf
-from proxy.erasure import account, archived_months, erase, erased_users, journals, requests
+from proxy.erasure import account, archived_months, erase, erased_users, local_files, requests
 from proxy.erasure import person as persons
 from proxy.erasure.person import pseudonym_of
 from proxy.ledger.archive import files, outbox, parquet, reading
@@ -139,7 +139,7 @@ STEPS = [
     (archive_run, "remove_old_files"),
     (requests, "rename_sums"),
     (requests, "_move_outcomes"),
-    (journals, "erase"),
+    (local_files, "erase_journals"),
     (account, "_replace_in_audit_log"),
     (account, "erase"),
 ]
@@ -293,7 +293,7 @@ def test_records_of_a_journal_are_overwritten_in_place(ledger):
         journal.start()
         journal.append_and_wait(mine.opening, mine.closing, other.opening, other.closing)
         person = persons.Person.load(NAME)
-        assert journals.erase(conf.data_dir, person, only_count=True).waiting == 1
+        assert local_files.erase_journals(conf.data_dir, person, only_count=True).waiting == 1
         journal.stop()
     sizes = [path.stat().st_size for path in conf.data_dir.glob("journal-*/*.segment")]
 

@@ -1,4 +1,8 @@
-"""Store events in the outbox, one delivery for each receiver, in the transaction of the change."""
+"""Store events in the outbox, one delivery for each receiver, in the transaction of the change.
+
+The audit log has an entry for each revocation, pause and stop by the admin, the API, a command or
+bridge.toml: its event is stored in the transaction of the entry.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,11 +11,20 @@ from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import Q
+from django.db.models.signals import post_save
 from django.utils.timezone import now
 
-from proxy.audit_log import Action, record
+from proxy.audit_log import record
 from proxy.ids import new_ulid
-from proxy.models import DeliveryState, Webhook, WebhookDelivery, WebhookEvent
+from proxy.models import (
+    Action,
+    AuditEntry,
+    DeliveryState,
+    EventType,
+    Webhook,
+    WebhookDelivery,
+    WebhookEvent,
+)
 from proxy.models.ledger_names import LedgerNames
 from proxy.models.setup.webhooks import TEST_EVENT
 from proxy.secrets import Secret
@@ -93,3 +106,40 @@ def prune_events(at: datetime, keep: int = KEEP_EVENTS) -> int:
         WebhookEvent.objects.filter(id__in=ids).delete()
         deleted += len(ids)
     return deleted
+
+
+EVENTS: Final[Mapping[tuple[str, str], EventType]] = {
+    (Action.REVOKE, "key"): EventType.KEY_REVOKED,
+    (Action.STOP, "key"): EventType.REQUESTS_STOPPED,
+    (Action.STOP, "team"): EventType.REQUESTS_STOPPED,
+    (Action.STOP, "upstream"): EventType.REQUESTS_STOPPED,
+    (Action.ADD, "pause"): EventType.UPSTREAM_PAUSED,
+    (Action.DELETE, "pause"): EventType.UPSTREAM_RESUMED,
+}
+"""(action, kind of object) of an entry -> type of its event."""
+
+
+def event_type_of(entry: AuditEntry) -> EventType | None:
+    """Return the type of the entry's event; None if it has none."""
+    if entry.model == "upstream" and entry.changes.get("enabled", {}).get("after") is False:
+        return EventType.UPSTREAM_DISABLED
+    return EVENTS.get((entry.action, entry.model))
+
+
+def _record(instance: AuditEntry, created: bool = False, **_: Any) -> None:
+    event_type = event_type_of(instance)
+    if not created or event_type is None:
+        return
+    data = {
+        "kind": instance.model,
+        "id": instance.object_id,
+        "name": instance.object_name,
+        "actor": instance.actor,
+        "changes": instance.changes,
+    }
+    record_event(event_type, team=instance.team, data=data)
+
+
+def connect() -> None:
+    """Connect the signal. ``AppConfig.ready`` calls it once."""
+    post_save.connect(_record, sender=AuditEntry, dispatch_uid="webhook-audit-entry")

@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import connections
 
-from proxy.ledger.database import credentials
+from proxy.ledger.database import access
 from proxy.secrets import SECRET_FILES
 
 ENGINE = "django.db.backends.postgresql"
@@ -33,7 +33,7 @@ def parameters():
     thread = threading.Thread(target=lambda: made.append(connections.create_connection("default")))
     thread.start()
     thread.join()
-    credentials.renew()
+    access.renew()
     params = made[0].get_connection_params()
     return {name: params.get(name) for name in ("user", "password", "host", "dbname")}
 
@@ -52,20 +52,20 @@ def test_a_file_without_a_postgresql_url_changes_nothing(file, database_settings
         database_settings |= {"USER": "bridge-2", "PASSWORD": "two"}
     before = dict(database_settings)
 
-    credentials.renew()
+    access.renew()
 
     assert database_settings == before
 
 
 def test_without_a_file_nothing_is_read(monkeypatch, database_settings):
     monkeypatch.delenv("DATABASE_URL_FILE", raising=False)
-    credentials.renew()
+    access.renew()
 
     assert database_settings["PASSWORD"] == "one"
 
 
 def test_a_missing_file_changes_nothing(tmp_path, monkeypatch, database_settings):
     monkeypatch.setenv("DATABASE_URL_FILE", str(tmp_path / "none"))
-    credentials.renew()
+    access.renew()
 
     assert database_settings["PASSWORD"] == "one"

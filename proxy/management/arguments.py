@@ -1,10 +1,14 @@
-"""Parse times in command options: ``2026-11-21``, ``2026-11-21T09:14Z``, ``7d``, ``90m``."""
+"""Parse arguments of the commands: times (``2026-11-21``, ``7d``, ``90m``), teams and keys."""
 
 import re
 from argparse import ArgumentTypeError
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
+from django.db.models import QuerySet
+
+from proxy.decode_errors import did_you_mean
+from proxy.models import ApiKey, Team
 from proxy.secrets import ConfigError
 
 AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
@@ -37,3 +41,22 @@ def parse_month(text: str) -> tuple[date, date]:
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a month; write 2026-11") from None
     return first, (first + timedelta(days=32)).replace(day=1)
+
+
+def find_team(name: str) -> Team:
+    """Return the team with this name. Raises ConfigError for an unknown name."""
+    team = Team.objects.filter(name=name).first()
+    if team is None:
+        known = Team.objects.values_list("name", flat=True)
+        raise ConfigError(f"no team {name!r}{did_you_mean(name, known)}")
+    return team
+
+
+def find_key(keys: QuerySet[ApiKey], team_name: str, name: str) -> ApiKey:
+    """Return the team's key with this name. Raises ConfigError for an unknown team or key."""
+    team = find_team(team_name)
+    key = keys.filter(team=team, name=name).first()
+    if key is None:
+        known = team.keys.filter(successor=None).values_list("name", flat=True)
+        raise ConfigError(f"no key {name!r} of team {team}{did_you_mean(name, known)}")
+    return key

@@ -6,30 +6,10 @@ from pathlib import Path
 import pytest
 
 from proxy.ledger.journal.journal import append_durably
-from proxy.ledger.journal.records import CloseRecord
-from proxy.ledger.maintenance import close_stale_rows as module
-from proxy.ledger.maintenance.reprice import usage_of
+from proxy.ledger.maintenance import amendments as module
 from proxy.ledger.posting.ledger_writer import ExchangeRecords, write_to_database
 from proxy.models import Exchange, Price
 from tests.proxy.ledger.factories import NOON, closing, opening
-
-
-def test_row_of_a_dead_process_is_closed_as_interrupted():
-    at = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-    row = Exchange(pk="req_1")
-    assert module.ending_of(row, at) == CloseRecord(
-        id="req_1",
-        finished=at.timestamp(),
-        outcome="interrupted",
-        status=0,
-        error_type="api_error",
-        error_message="the process that served the request is gone, and its journal with it",
-        error_source="gateway",
-        detail="settled",
-        usage=usage_of(row),
-        delivered=False,
-    )
 
 
 @pytest.mark.django_db
@@ -46,6 +26,17 @@ def test_old_open_rows_are_closed_in_parts(tmp_path: Path, django_assert_num_que
     found = Exchange.objects.order_by("pk")
     assert [row.outcome for row in found] == ["completed", *["interrupted"] * closed, ""]
     assert [row.finished for row in found][1:] == [*[later] * closed, None]
+    why = "the process that served the request is gone, and its journal with it"
+    assert [found[1].status, found[1].error_type, str(found[1].error_message)] == [
+        0,
+        "api_error",
+        why,
+    ]
+    assert (found[1].error_source, found[1].detail, found[1].delivered) == (
+        "gateway",
+        "settled",
+        False,
+    )
     with django_assert_num_queries(2):  # nothing is locked where nothing is open
         assert module.close_stale_rows(tmp_path, at) == (0, 0)
 

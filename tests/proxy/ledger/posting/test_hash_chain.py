@@ -9,7 +9,7 @@ from django.db.migrations.loader import MigrationLoader
 
 from proxy.erasure.person import EMPTIED, RENAMED
 from proxy.ledger.posting.exchange_columns import Row, blank_row, set_columns
-from proxy.ledger.posting.row_digests import (
+from proxy.ledger.posting.hash_chain import (
     CHANGES,
     COLUMNS,
     GROUPS,

@@ -1,1 +1,0 @@
-"""Events that webhooks and mail addresses are notified of: the outbox in the database."""
