@@ -17,7 +17,7 @@ from .requests import views as requests_views
 from .saved.reports import REPORTS
 from .saved.views import SavedReportViewSet
 from .setup import admission_dry_run, own_keys, pauses, viewsets, webhooks
-from .usage import budgets, me
+from .usage import budgets
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     **REPORTS,
@@ -32,7 +32,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "exports/<str:export_id>": exports_views.ExportView,
     "exports/<str:export_id>/download": exports_views.ExportFileView,
     "audit": audit_views.AuditView,
-    "me": me.MeView,
+    "me": budgets.MeView,
     "me/dry-run": admission_dry_run.MyDryRunView,
     "me/rehearsal": admission_dry_run.FormerMyDryRunView,
     "me/keys": own_keys.OwnKeysView,

@@ -79,6 +79,8 @@ class ReportView(APIView):
     content_negotiation_class = IgnoreAcceptHeader
     http_method_names = ["get", "head", "options"]  # noqa: RUF012  # Django's View declares a list, too
     parameters: ClassVar[type[Serializer[Any]]] = ReportParameters
+    answer: ClassVar[Any] = None
+    """The serializer or the schema of the response to GET, unless ``extend_schema`` sets it."""
     reads_requests: ClassVar[bool] = True
     """Whether the report is about requests, which may be archived."""
     archived: Sequence[str] = ()

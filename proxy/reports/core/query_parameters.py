@@ -88,6 +88,16 @@ class Values(serializers.ListField):
         return super().to_internal_value([part for part in parts if part])
 
 
+class Groups(Values):
+    """Up to ``MAX_GROUPS`` dimensions."""
+
+    def run_validation(self, data: Any = empty) -> Any:
+        value = super().run_validation(data)
+        if len(value) > MAX_GROUPS:
+            raise serializers.ValidationError(f"at most {MAX_GROUPS} at once")
+        return list(dict.fromkeys(value))
+
+
 FORMER_NAMES: Final[Mapping[str, str]] = {
     "agent": "agent_id",
     "min_cost": "min_cost_usd",
@@ -189,9 +199,8 @@ class TimeRangeParameters(ReportParameters):
         try:
             attrs["time_range"] = self.parse_time_range(attrs)
         except InvalidTimeRange as error:
-            name, _, message = str(error).partition(": ")
-            raise serializers.ValidationError({name: message}) from None
-        attrs["condition"] = condition_of(attrs)
+            raise invalid_range(error) from None
+        attrs["condition"] = filters_of(attrs, {**FILTERS, "key_id": "key_id", "status": "status"})
         return attrs
 
     def parse_time_range(self, attrs: Mapping[str, Any]) -> TimeRange:
@@ -210,10 +219,16 @@ class TimeRangeParameters(ReportParameters):
         return build_time_range(start, end, bucket, zone)
 
 
-def condition_of(attrs: Mapping[str, Any]) -> Q:
-    """Return the filters as a condition that is valid for rollup tables and for Exchange."""
+def invalid_range(error: InvalidTimeRange) -> serializers.ValidationError:
+    """Return the error of the parameter with which the message starts."""
+    name, _, message = str(error).partition(": ")
+    return serializers.ValidationError({name: message})
+
+
+def filters_of(attrs: Mapping[str, Any], columns: Mapping[str, str]) -> Q:
+    """Return the filters as a condition. ``columns``: parameter -> its column in the tables."""
     condition = Q()
-    for name, column in {**FILTERS, "key_id": "key_id", "status": "status"}.items():
+    for name, column in columns.items():
         if attrs.get(name):
             condition &= Q(**{f"{column}__in": column_values(name, attrs[name])})
     return condition
@@ -223,13 +238,8 @@ class GroupParameters(TimeRangeParameters, PageParameters):
     """Parameters of a report with one row for each time bucket and group."""
 
     bucket = Choice(choices=BUCKETS, default="1d")
-    group_by = Values(child=Choice(choices=sorted(DIMENSIONS)))
+    group_by = Groups(child=Choice(choices=sorted(DIMENSIONS)))
     limit = Number(min_value=1, max_value=10_000, default=1000)
-
-    def validate_group_by(self, value: list[str]) -> list[str]:
-        if len(value) > MAX_GROUPS:
-            raise serializers.ValidationError(f"at most {MAX_GROUPS} at once")
-        return list(dict.fromkeys(value))
 
 
 def normalize_query(query: QueryDict) -> QueryDict:

@@ -1,16 +1,16 @@
 """Output of report rows: JSON pages with a cursor, or CSV and NDJSON streams of all rows."""
 
-import base64
-import binascii
 import csv
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
+from django.core.signing import BadSignature, Signer
 from django.http import HttpRequest, StreamingHttpResponse
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
@@ -28,23 +28,24 @@ LINES_PER_CHUNK: Final = 500
 Lines = Callable[[Iterable[Row], Sequence[str]], Iterator[str]]
 
 
-def encode_cursor(key: Any) -> str:
-    """Encode the position after a page as an opaque cursor; ``key`` is any JSON value."""
-    encoded = json.dumps(key, separators=(",", ":"), default=str).encode()
-    return "page_" + base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+def encode_cursor(key: Any, scope: str) -> str:
+    """Return the position after a page as an opaque cursor; ``key`` is any JSON value.
+
+    Cursors are signed: a cursor of another ``scope``, whose positions may have another type, is
+    invalid.
+    """
+    return "page_" + Signer(salt=f"cursor {scope}").sign_object(key, compress=True)
 
 
-def decode_cursor(cursor: str) -> Any:
-    """Decode a cursor of ``encode_cursor``. Raise ValidationError if it is invalid."""
-    scheme, _, encoded = cursor.partition("_")
+def decode_cursor(cursor: str, scope: str) -> Any:
+    """Return the key in a cursor of ``encode_cursor``. Raise ValidationError for another text."""
     try:
-        padded = encoded + "=" * (-len(encoded) % 4)
-        key = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (ValueError, binascii.Error, RecursionError):
-        key = None
-    if scheme != "page" or key is None:
-        raise invalid_cursor(cursor)
-    return key
+        if cursor.startswith("page_"):
+            signer = Signer(salt=f"cursor {scope}")
+            return signer.unsign_object(cursor.removeprefix("page_"))
+    except (BadSignature, ValueError):
+        pass
+    raise invalid_cursor(cursor)
 
 
 def invalid_cursor(cursor: str) -> ValidationError:
@@ -52,13 +53,17 @@ def invalid_cursor(cursor: str) -> ValidationError:
     return ValidationError({"page": message})
 
 
-def paginate(rows: Sequence[Row], limit: int, cursor: str) -> tuple[list[Row], str | None]:
-    """Return one page of ``rows``, and the next page's cursor or None; a cursor has an offset."""
-    start = decode_cursor(cursor) if cursor else 0
-    if not isinstance(start, int) or isinstance(start, bool) or start < 0:
-        raise invalid_cursor(cursor)
-    stop = start + limit
-    return list(rows[start:stop]), encode_cursor(stop) if stop < len(rows) else None
+def paged(rows: Sequence[Row], next_page: str | None) -> Row:
+    """Return the body of a page of a list."""
+    return {"data": rows, "has_more": next_page is not None, "next_page": next_page}
+
+
+def paginate(rows: Sequence[Row], query: Mapping[str, Any]) -> Row:
+    """Return one page of ``rows`` as a body; the cursor has an offset."""
+    start = decode_cursor(query["page"], "offset") if query["page"] else 0
+    stop = start + query["limit"]
+    more = encode_cursor(stop, "offset") if stop < len(rows) else None
+    return paged(list(rows[start:stop]), more)
 
 
 def csv_cell(value: Any) -> Any:
@@ -96,6 +101,32 @@ def flatten(row: Row, prefix: str = "") -> Row:
         else:
             cells[f"{prefix}{name}"] = value
     return cells
+
+
+def shape_of(
+    name: str, fields: Mapping[str, Any], base: type[Any] = serializers.Serializer, **more: Any
+) -> type[serializers.Serializer[Any]]:
+    """Return a serializer class with the fields of ``base`` and these, in this order.
+
+    The name is that of the component in the OpenAPI document.
+    """
+
+    def get_fields(self: Any) -> dict[str, Any]:
+        return {**base.get_fields(self), **deepcopy(dict(fields))}
+
+    return cast(
+        "type[serializers.Serializer[Any]]", type(name, (base,), {"get_fields": get_fields, **more})
+    )
+
+
+def page_of(row: type[serializers.Serializer[Any]]) -> type[serializers.Serializer[Any]]:
+    """Return the serializer of a page of rows."""
+    fields: Row = {
+        "data": row(many=True),
+        "has_more": serializers.BooleanField(),
+        "next_page": serializers.CharField(allow_null=True),
+    }
+    return shape_of(f"{row.__name__.removesuffix('Row')}Page", fields)
 
 
 def column_names(serializer: serializers.Serializer[Any], prefix: str = "") -> list[str]:

@@ -121,6 +121,10 @@ class TimeRange:
     def end(self) -> datetime:
         return self.edges[-1]
 
+    @property
+    def as_one_bucket(self) -> "TimeRange":
+        return TimeRange([self.start, self.end], "all", self.zone)
+
     def index(self, at: datetime) -> int:
         return bisect_right(self.edges, at) - 1
 

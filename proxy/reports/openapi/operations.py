@@ -28,6 +28,10 @@ class OperationSchema(AutoSchema):
         shape = self.view.row_parameters if is_row else self.view.parameters
         return [shape] if shape().fields else []
 
+    def get_response_serializers(self) -> Any:
+        answer = self.view.answer if self.method == "GET" else None
+        return {200: answer} if answer else super().get_response_serializers()  # type: ignore[no-untyped-call]  # the library has no types
+
     def get_filter_backends(self) -> list[Any]:
         """Return none: the view's parameters include those of its filters and its pages."""
         return []

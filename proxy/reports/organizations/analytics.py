@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from proxy.money import cents
 from proxy.reports.core.query_parameters import Choice, Number
 from proxy.reports.core.rendering import paginate
+from proxy.reports.usage.metrics import INPUTS
 from proxy.reports.usage.rollup_queries import (
     COST_COUNTS,
     COUNT_NAMES,
@@ -21,7 +22,6 @@ from proxy.reports.usage.rollup_queries import (
     refreshed_at,
     sum_known,
 )
-from proxy.reports.usage.summary import INPUTS
 from proxy.times import rfc3339
 
 from . import openapi_schemas
@@ -119,16 +119,8 @@ class AnalyticsView(AdminApiView):
         rows.sort(
             key=lambda row: _sort_value(row, query["order_by"]), reverse=query["order"] == "desc"
         )
-        page_rows, next_page = paginate(rows, query["limit"], query["page"])
-        refreshed = refreshed_at()
-        return Response(
-            {
-                "data": page_rows,
-                "has_more": next_page is not None,
-                "next_page": next_page,
-                "data_refreshed_at": rfc3339(refreshed, "seconds"),
-            }
-        )
+        refreshed = {"data_refreshed_at": rfc3339(refreshed_at(), "seconds")}
+        return Response({**paginate(rows, query), **refreshed})
 
 
 def _group_value(name: str, dimensions: Row) -> Any:

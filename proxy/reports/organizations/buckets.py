@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from django.utils.timezone import now
 from rest_framework import serializers
 
-from proxy.reports.core.query_parameters import Choice, Number, Values
-from proxy.reports.core.rendering import decode_cursor, encode_cursor, invalid_cursor
+from proxy.reports.core.query_parameters import Choice, Number, Values, invalid_range
+from proxy.reports.core.rendering import decode_cursor, encode_cursor, paged
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
 from proxy.times import rfc3339
 
@@ -75,8 +76,7 @@ class WindowParameters(AdminApiParameters):
         try:
             attrs["window"] = self._window(attrs, length, limit)
         except InvalidTimeRange as error:
-            name, _, message = str(error).partition(": ")
-            raise serializers.ValidationError({name: message}) from None
+            raise invalid_range(error) from None
         return attrs
 
     def _window(self, attrs: dict[str, Any], length: timedelta, limit: int) -> Window:
@@ -87,10 +87,8 @@ class WindowParameters(AdminApiParameters):
             message = f"{rfc3339(end, 'seconds')} is not after {rfc3339(start, 'seconds')}"
             raise InvalidTimeRange(f"ending_at: must be later than starting_at: {message}")
         if attrs["page"]:
-            key = decode_cursor(attrs["page"])
-            if not isinstance(key, str):
-                raise invalid_cursor(attrs["page"])
-            start = bucket_start(parse_instant(key, utc, "page"), length)
+            at = datetime.fromisoformat(decode_cursor(attrs["page"], "buckets"))
+            start = bucket_start(at, length)
         edges = [start]
         while edges[-1] < end and len(edges) <= limit:
             edges.append(edges[-1] + length)
@@ -102,20 +100,16 @@ class WindowParameters(AdminApiParameters):
 
 def bucket_page(window: Window, results: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
     """Return the response body with all buckets of the page; ``results`` is by bucket number."""
-    pairs = zip(window.edges, window.edges[1:], strict=False)
-    next_start = window.next_start
-    return {
-        "data": [
-            {
-                "starting_at": rfc3339(start, "seconds"),
-                "ending_at": rfc3339(end, "seconds"),
-                "results": results.get(n, []),
-            }
-            for n, (start, end) in enumerate(pairs)
-        ],
-        "has_more": next_start is not None,
-        "next_page": encode_cursor(rfc3339(next_start, "seconds")) if next_start else None,
-    }
+    rows = [
+        {
+            "starting_at": rfc3339(start, "seconds"),
+            "ending_at": rfc3339(end, "seconds"),
+            "results": results.get(n, []),
+        }
+        for n, (start, end) in enumerate(pairwise(window.edges))
+    ]
+    following = window.next_start
+    return paged(rows, encode_cursor(rfc3339(following), "buckets") if following else None)
 
 
 def repeatable(choices: Sequence[str] = (), help_text: str | None = None) -> Values:

@@ -17,7 +17,7 @@ from proxy.reports.core.dimensions import shown_rows
 from proxy.reports.core.query_parameters import Number
 from proxy.reports.core.rendering import paginate
 from proxy.reports.core.time_ranges import DAY, TimeRange, load_zone, midnight
-from proxy.reports.usage.outcomes import GROUPS, outcome_row, outcome_sums
+from proxy.reports.usage.days import GROUPS, outcome_row, outcome_sums
 from proxy.reports.usage.rollup_queries import Counts, cost_of, known_tokens, sum_known, usage
 from proxy.times import rfc3339
 
@@ -69,10 +69,7 @@ class ClaudeCodeView(AdminApiView):
             _actor(start, outcome_row(dict(zip(ACTOR, key, strict=True)), row), models[key])
             for key, row in shown_rows(ACTOR, [GROUPS[name] for name in ACTOR], outcomes)
         ]
-        page_rows, next_page = paginate(data, query["limit"], query["page"])
-        return Response(
-            {"data": page_rows, "has_more": next_page is not None, "next_page": next_page}
-        )
+        return Response(paginate(data, query))
 
 
 def _model(model: str, sums: Counts) -> Row:

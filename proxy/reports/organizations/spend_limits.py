@@ -52,10 +52,7 @@ class SpendLimitsView(AdminApiView):
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         rows = [row for row in self.rows() if _matches(row, query)]
-        page_rows, next_page = paginate(rows, query["limit"], query["page"])
-        return Response(
-            {"data": page_rows, "has_more": next_page is not None, "next_page": next_page}
-        )
+        return Response(paginate(rows, query))
 
 
 def _spend_limits(reader: Reader) -> QuerySet[Budget]:

@@ -16,8 +16,8 @@ from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange
 from proxy.reports.core.exception_handler import QueryTooSlow
-from proxy.reports.core.keyset_list import TIMEOUT_S, decode_position, encode_position
-from proxy.reports.core.rendering import decode_cursor, encode_cursor, invalid_cursor
+from proxy.reports.core.pagination import TIMEOUT_S
+from proxy.reports.core.rendering import decode_cursor, encode_cursor
 
 NEWEST: Final = "-last_at"
 SUMS: Final[Mapping[str, str]] = {
@@ -40,9 +40,10 @@ def session_ids(rows: QuerySet[Exchange], sort: str, page: str, batch: int) -> I
     ``batch``: sessions that one query reads.
     """
     if sort == NEWEST:
-        after = decode_position(page) if page else None
-        return iterate_newest(rows, after, batch)
-    return iter(_ids_by_sum(rows, sort, _decode_sum(page, sort) if page else None))
+        at, name = decode_cursor(page, f"sessions {sort}") if page else (None, "")
+        return iterate_newest(rows, (datetime.fromisoformat(at), name) if at else None, batch)
+    after = decode_cursor(page, f"sessions {sort}") if page else None
+    return iter(_ids_by_sum(rows, sort, after and (after[0], after[1])))
 
 
 def session_page(rows: QuerySet[Exchange], sort: str, page: str, limit: int) -> list[str]:
@@ -69,17 +70,9 @@ def sort_sessions(sessions: Iterable[Mapping[str, Any]], sort: str) -> list[Any]
 
 def encode_session(last: Mapping[str, Any], sort: str) -> str:
     """Return the cursor of the page after a session, given as its row of sums."""
-    if sort == NEWEST:
-        return encode_position(last["last"], last["session_id"])
-    value = _number(last[SUMS[sort.removeprefix("-")]])
-    return encode_cursor([sort, value, last["session_id"]])
-
-
-def _decode_sum(cursor: str, sort: str) -> tuple[int, str]:
-    match decode_cursor(cursor):
-        case [str(order), int(value), str(session)] if order == sort and type(value) is int:
-            return _signed(sort, value), session
-    raise invalid_cursor(cursor)
+    name, session = SUMS[sort.removeprefix("-")], last["session_id"]
+    at = last[name].isoformat() if sort == NEWEST else _rank(sort, last[name], session)[0]
+    return encode_cursor([at, session], f"sessions {sort}")
 
 
 def _ids_by_sum(
@@ -98,18 +91,11 @@ def _ids_by_sum(
 
 
 def _rank(sort: str, value: datetime | int | None, session: str) -> tuple[int, str]:
-    return _signed(sort, _number(value)), session
-
-
-def _signed(sort: str, number: int) -> int:
-    return -number if sort.startswith("-") else number
-
-
-def _number(value: datetime | int | None) -> int:
-    """Return a time as microseconds, and an unknown sum as less than every known sum."""
+    """Return the key of the order; an unknown sum is less than every known sum."""
     if isinstance(value, datetime):
-        return (value - EPOCH) // timedelta(microseconds=1)
-    return -1 if value is None else value
+        value = (value - EPOCH) // timedelta(microseconds=1)
+    number = -1 if value is None else value
+    return -number if sort.startswith("-") else number, session
 
 
 def iterate_newest(

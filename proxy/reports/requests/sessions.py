@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Final
 
 from django.db.models import Min, QuerySet
 from django.http import Http404, HttpResponseBase
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -33,7 +32,7 @@ from proxy.reports.core.query_parameters import (
     Values,
 )
 from proxy.reports.core.references import Reference
-from proxy.reports.core.rendering import Row, RowsAndColumns, column_names
+from proxy.reports.core.rendering import Row, RowsAndColumns, column_names, page_of, paged
 from proxy.reports.core.time_ranges import MAX_SUM_RANGE
 from proxy.times import rfc3339
 
@@ -78,12 +77,6 @@ class SessionDetail(SessionRow):
     data = RequestRow(many=True, help_text="The first 1000 requests.")  # type: ignore[assignment]  # DRF removes fields from the class
 
 
-class SessionPage(serializers.Serializer[Any]):
-    data = SessionRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
-    has_more = serializers.BooleanField()
-    next_page = serializers.CharField(allow_null=True)
-
-
 class SessionParameters(TimeRangeParameters, PageParameters):
     """Parameters of the session list, which has the sessions with a request in the time range."""
 
@@ -106,10 +99,9 @@ class SessionParameters(TimeRangeParameters, PageParameters):
 class SessionsView(ReportView):
     """List sessions, last active first by default, with requests, agents, models and cost."""
 
-    parameters = SessionParameters
+    parameters, answer = SessionParameters, page_of(SessionRow)
     permission_classes = (IsKeyOrStaff,)
 
-    @extend_schema(responses=SessionPage)
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
         check_format(query)
@@ -121,15 +113,8 @@ class SessionsView(ReportView):
         page = session_page(rows, sort, query["page"], limit + 1)
         more = len(page) > limit
         shown = sessions_of(rows.filter(session_id__in=page[:limit]), sort)
-        return Response(
-            {
-                "data": expand_rows(
-                    request, rows_with_models(self.reader, shown), query.get("expand", ())
-                ),
-                "has_more": more,
-                "next_page": encode_session(shown[-1], sort) if more and shown else None,
-            }
-        )
+        rows = expand_rows(request, rows_with_models(self.reader, shown), query.get("expand", ()))
+        return Response(paged(rows, encode_session(shown[-1], sort) if more and shown else None))
 
 
 def export_sessions(reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
@@ -201,8 +186,8 @@ class SessionView(ReportView):
 
     permission_classes = (IsKeyOrStaff,)
     parameters: ClassVar = row_parameters(SESSION_PATHS)
+    answer = SessionDetail
 
-    @extend_schema(responses=SessionDetail)
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
         paths = self.validated_query().get("expand", ())
         rows = visible_exchanges(self.reader).filter(session_id=session_id)

@@ -11,26 +11,19 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.query_parameters import normalize_query
 from proxy.reports.requests.sessions import SessionsView
 from proxy.reports.requests.views import RequestsView
-from proxy.reports.usage import (
-    comparison,
-    latency_errors_cache,
-    outcomes,
-    stop_reasons,
-    summary,
-    usage,
-)
+from proxy.reports.usage import days, reports, usage
 
 REPORTS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
-    "summary": summary.SummaryView,
-    "timeseries": summary.TimeseriesView,
-    "top": summary.TopView,
-    "latency": latency_errors_cache.LatencyView,
-    "errors": latency_errors_cache.ErrorsView,
-    "cache": latency_errors_cache.CacheView,
-    "comparison": comparison.ComparisonView,
-    "outcomes": outcomes.OutcomesView,
-    "stop_reasons": stop_reasons.StopReasonsView,
+    "summary": reports.SummaryView,
+    "timeseries": reports.TimeseriesView,
+    "top": reports.TopView,
+    "latency": reports.LatencyView,
+    "errors": reports.ErrorsView,
+    "cache": reports.CacheView,
+    "comparison": reports.ComparisonView,
+    "outcomes": days.OutcomesView,
+    "stop_reasons": days.StopReasonsView,
     "requests": RequestsView,
     "sessions": SessionsView,
 }
