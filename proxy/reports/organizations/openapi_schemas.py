@@ -2,20 +2,9 @@
 
 from typing import Any, Final
 
-from proxy.reports.openapi.operations import OperationSchema
-
-from .group_by import ANTHROPIC_DIMENSIONS, OWN_DIMENSIONS
+from .dimensions import ANTHROPIC_DIMENSIONS, OWN_DIMENSIONS
 
 Schema = dict[str, Any]
-
-
-class AdminApiSchema(OperationSchema):
-    """Take the schema of the response from the view's attribute ``answer``."""
-
-    view: Any
-
-    def get_response_serializers(self) -> Any:
-        return {200: self.view.answer}
 
 
 def type_schema(kind: str) -> Schema:

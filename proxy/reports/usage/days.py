@@ -303,7 +303,8 @@ class DayReport(ReportView):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        declared = {name: getattr(cls, name) for name in ("filters", "dimensions", "default_groups")}
+        names = ("filters", "dimensions", "default_groups")
+        declared = {name: getattr(cls, name) for name in names}
         name = cls.row.__name__.removesuffix("Row")
         cls.parameters = shape_of(f"{name}Parameters", {}, DayParameters, **declared)
         page = page_of(cls.row)

@@ -21,7 +21,7 @@ from proxy.reports.core.rendering import Row, column_names, shape_of
 from proxy.reports.core.time_ranges import BUCKETS, MAX_SUM_RANGE, MINUTES, TimeRange
 from proxy.times import rfc3339
 
-from .exchange_queries import SESSION, TOOL, by_tool, minute_table, top_sessions
+from .exchange_queries import SESSION, TOOL, by_tool, top_sessions, usage_or_requests
 from .metrics import (
     COST,
     INPUTS,
@@ -517,10 +517,7 @@ class TimeseriesView(ReportView):
         time_range, condition = query["time_range"], query["condition"]
         groups = [query["by"]] if query.get("by") else []
         metrics = {name: METRICS[name] for name in query.get("metric") or ["requests"]}
-        if time_range.bucket == MINUTES:
-            table = minute_table(self.reader, time_range, groups, condition)
-        else:
-            table = usage(self.reader, time_range, groups, condition, counts_of(metrics))
+        table = usage_or_requests(self.reader, time_range, groups, condition, counts_of(metrics))
         starts = [time_range.local(edge) for edge in time_range.edges[:-1]]
         keys = sorted({key for _, key in table}, key=str) or ([()] if not groups else [])
         empty = Counts()
