@@ -8,10 +8,10 @@ from rest_framework.routers import DefaultRouter, SimpleRouter
 
 from proxy.reports.core.base_views import ReportView
 
-from .audit import views as audit_views
+from . import audit
+from .api_docs import DocsView, IndexView, SchemaView
 from .core.exception_handler import not_found
 from .exports import views as exports_views
-from .openapi.views import DocsView, IndexView, SchemaView
 from .requests import raw_bodies, search, sessions, stop_all, transcripts
 from .requests import views as requests_views
 from .saved.reports import REPORTS
@@ -31,7 +31,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "exports": exports_views.ExportsView,
     "exports/<str:export_id>": exports_views.ExportView,
     "exports/<str:export_id>/download": exports_views.ExportFileView,
-    "audit": audit_views.AuditView,
+    "audit": audit.AuditView,
     "me": budgets.MeView,
     "me/dry-run": admission_dry_run.MyDryRunView,
     "me/rehearsal": admission_dry_run.FormerMyDryRunView,

@@ -8,9 +8,8 @@ from django.contrib.staticfiles import finders
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.settings import spectacular_settings
 
-from proxy.reports.openapi.examples import BODIES
-from proxy.reports.openapi.generator import CachedGenerator
-from proxy.reports.openapi.views import SchemaView
+from proxy.reports.api_docs import SchemaView
+from proxy.reports.openapi import BODIES, CachedGenerator
 from tests.fakes.openapi import schema
 
 DOCUMENT = schema()
