@@ -130,7 +130,7 @@ class ReportView(APIView):
         return query
 
     def rows_response(
-        self, query: dict[str, Any], name: str, rows: Iterable[Row], columns: Sequence[str] = ()
+        self, query: dict[str, Any], name: str, rows: Iterable[Row], columns: Sequence[str]
     ) -> HttpResponseBase:
         """Return all rows as a CSV or NDJSON download."""
         request = self.request._request  # noqa: SLF001  # the only access to Django's request

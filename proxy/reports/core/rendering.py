@@ -92,17 +92,6 @@ def _is_number(text: str) -> bool:
     )
 
 
-def flatten(row: Row, prefix: str = "") -> Row:
-    """Return the row without nested objects: their fields become columns like ``key.name``."""
-    cells: Row = {}
-    for name, value in row.items():
-        if isinstance(value, dict) and value:
-            cells |= flatten(value, f"{prefix}{name}.")
-        else:
-            cells[f"{prefix}{name}"] = value
-    return cells
-
-
 def shape_of(
     name: str, fields: Mapping[str, Any], base: type[Any] = serializers.Serializer, **more: Any
 ) -> type[serializers.Serializer[Any]]:
@@ -152,27 +141,22 @@ def get_nested(row: Row, column: str) -> Any:
     return value
 
 
-def csv_lines(rows: Iterable[Row], columns: Sequence[str] = ()) -> Iterator[str]:
-    """Yield CSV lines, starting with a header: ``columns``, or the columns of the first row.
+def csv_lines(rows: Iterable[Row], columns: Sequence[str]) -> Iterator[str]:
+    """Yield CSV lines, starting with the header ``columns``.
 
     A cell that contains an object has the object as JSON.
     """
-    iterator = iter(rows)
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\r\n")
-    header = list(columns)
-    lines: Iterator[list[Any]] = ([get_nested(row, name) for name in header] for row in iterator)
-    if not header and (first := next(iterator, None)) is not None:
-        header = list(flatten(first))
-        lines = ([flatten(row).get(name) for name in header] for row in chain([first], iterator))
-    for cells in chain([list[Any](header)], lines):
-        writer.writerow([csv_cell(value) for value in cells])
+    cells = ([get_nested(row, name) for name in columns] for row in rows)
+    for values in chain([columns], cells):
+        writer.writerow([csv_cell(value) for value in values])
         yield line.getvalue()
         line.seek(0)
         line.truncate()
 
 
-def ndjson_lines(rows: Iterable[Row], columns: Sequence[str] = ()) -> Iterator[str]:
+def ndjson_lines(rows: Iterable[Row], columns: Sequence[str]) -> Iterator[str]:
     for row in rows:
         yield json.dumps(row, ensure_ascii=True, default=str) + "\n"
 
@@ -184,7 +168,7 @@ LINE_FORMATS: Final[Mapping[str, tuple[Lines, str]]] = {
 
 
 def stream_rows(
-    request: HttpRequest, rows: Iterable[Row], kind: str, name: str, columns: Sequence[str] = ()
+    request: HttpRequest, rows: Iterable[Row], kind: str, name: str, columns: Sequence[str]
 ) -> StreamingHttpResponse:
     """Return all rows as a streamed download, without having all of them in memory."""
     query = request.META.get("QUERY_STRING", "")
@@ -201,7 +185,7 @@ def download_response(
     return response
 
 
-def encode_rows(rows: Iterable[Row], kind: str, columns: Sequence[str] = ()) -> Iterator[bytes]:
+def encode_rows(rows: Iterable[Row], kind: str, columns: Sequence[str]) -> Iterator[bytes]:
     """Yield the rows as CSV or NDJSON bytes, in chunks of ``LINES_PER_CHUNK`` lines."""
     lines = LINE_FORMATS[kind][0](rows, columns)
     while chunk := list(islice(lines, LINES_PER_CHUNK)):

@@ -84,12 +84,19 @@ class ListView(ReportView):
     parameters: ClassVar[type[serializers.Serializer[Any]]] = ListParameters
     filters: ClassVar[Mapping[str, Callable[[Row, Any], bool]]] = {}
     """Parameter -> whether a row has its value."""
+    of_one: ClassVar[bool] = False
+    """Whether the view returns only the row whose id is in the path."""
 
     def rows(self) -> list[Row]:
         raise NotImplementedError
 
-    def get(self, request: Request, **_: str) -> HttpResponseBase:
+    def get(self, request: Request, ident: str = "") -> HttpResponseBase:
         query = self.validated_query()
+        if self.of_one:
+            for row in self.rows():
+                if row["id"] == ident:
+                    return Response(row)
+            raise Http404(f"no object {ident[:60]!r}")
         chosen = [
             (matches, query[name]) for name, matches in self.filters.items() if query.get(name)
         ]
@@ -119,19 +126,6 @@ class ListView(ReportView):
         return start, min(len(ids), start + query["limit"])
 
 
-class OneMixin:
-    """A row of the list of the other base class, by its id."""
-
-    parameters = AdminApiParameters
-
-    def get(self: Any, request: Request, ident: str) -> HttpResponseBase:
-        self.validated_query()
-        for row in self.rows():
-            if row["id"] == ident:
-                return Response(row)
-        raise Http404(f"no object {ident[:60]!r}")
-
-
 KEY_STATES: Final = ("active", "inactive", "archived", "expired")
 
 
@@ -157,10 +151,10 @@ class KeysView(ListView):
         return [key_row(key) for key in keys]
 
 
-class KeyView(OneMixin, KeysView):
+class KeyView(KeysView):
     """Return one gateway key."""
 
-    answer = openapi_schemas.KEY
+    parameters, answer, of_one = AdminApiParameters, openapi_schemas.KEY, True
 
 
 STATUSES: Final = {None: "active", Reason.EXPIRED: "expired"}
@@ -221,10 +215,10 @@ class UsersView(ListView):
         return [user_row(user) for user in users]
 
 
-class UserView(OneMixin, UsersView):
+class UserView(UsersView):
     """Return one user."""
 
-    answer = openapi_schemas.USER
+    parameters, answer, of_one = AdminApiParameters, openapi_schemas.USER, True
 
 
 class WorkspaceParameters(ListParameters):
@@ -248,10 +242,10 @@ class WorkspacesView(ListView):
         return [workspace_row(team) for team in visible_teams(self.reader).order_by("-pk")]
 
 
-class WorkspaceView(OneMixin, WorkspacesView):
+class WorkspaceView(WorkspacesView):
     """Return one team as a workspace."""
 
-    answer = openapi_schemas.WORKSPACE
+    parameters, answer, of_one = AdminApiParameters, openapi_schemas.WORKSPACE, True
 
 
 def workspace_row(team: Team) -> Row:

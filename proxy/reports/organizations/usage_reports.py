@@ -201,7 +201,8 @@ class BucketReport(ReportView):
 
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
-        window, results = query["window"], {}
+        window = query["window"]
+        results: dict[int, list[Row]] = {}
         for number, row in self.results(query, query.get("group_by", [])):
             results.setdefault(number, []).append(row)
         rows = [

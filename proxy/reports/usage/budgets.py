@@ -1,7 +1,7 @@
 """The budgets with their state, and GET /api/v1/me/: what applies to the caller."""
 
 import re
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -20,12 +20,19 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.references import Reference, reference_of
 from proxy.reports.core.rendering import Row
-from proxy.reports.core.time_ranges import DAY, TimeRange, ceil_quarter, load_zone, midnight
+from proxy.reports.core.time_ranges import (
+    TimeRange,
+    ceil_quarter,
+    load_zone,
+    midnight,
+    period_of_day,
+)
 from proxy.times import rfc3339
 
 from .metrics import CountColumns, merge_counts, usage_columns
 from .rollup_queries import usage
 
+BUCKETS: Final = {Period.DAY: "1d", Period.WEEK: "1w", Period.MONTH: "1mo"}
 BUDGET_ID: Final = re.compile(r"budget_([0-9]{1,18})", re.ASCII)
 
 
@@ -61,19 +68,9 @@ def period_of(budget: Budget, at: datetime) -> tuple[datetime, datetime]:
         zone = ZoneInfo(budget.zone)
     except (KeyError, ValueError, OSError):
         zone = ZoneInfo("UTC")
-    day = at.astimezone(zone).date()
-    first, next_first = _days(day, budget.period)
-    return midnight(first, zone), midnight(next_first, zone)
-
-
-def _days(day: date, period: str) -> tuple[date, date]:
-    if period == Period.DAY:
-        return day, day + DAY
-    if period == Period.WEEK:
-        first = day - timedelta(days=day.weekday())
-        return first, first + timedelta(days=7)
-    first = day.replace(day=1)
-    return first, (first + timedelta(days=32)).replace(day=1)
+    days = period_of_day(at.astimezone(zone).date(), BUCKETS[Period(budget.period)])
+    start, end = (midnight(day, zone) for day in days)
+    return start, end
 
 
 def state_of(budget: Budget) -> Row:

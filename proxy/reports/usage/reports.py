@@ -3,7 +3,7 @@
 A report is available as JSON with the header of its time range, and as CSV and NDJSON.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -60,7 +60,7 @@ class RangeHeader(serializers.Serializer[Any]):
     data_refreshed_at = serializers.CharField(allow_null=True)
 
     def get_fields(self) -> dict[str, Any]:
-        return super().get_fields() | {"from": serializers.CharField()}
+        return {"from": serializers.CharField(), **super().get_fields()}
 
 
 def range_header(time_range: TimeRange) -> Row:
@@ -73,10 +73,6 @@ def range_header(time_range: TimeRange) -> Row:
     }
 
 
-def by_value(one: tuple[Key, Group]) -> Any:
-    return str(one[0])
-
-
 class GroupReport(ReportView):
     """A report with a row of metrics for each value of the dimension ``by``.
 
@@ -87,7 +83,9 @@ class GroupReport(ReportView):
     default: ClassVar[str | None] = None
     """The dimension without the parameter ``by``; None: one row of all requests."""
     more_dimensions: ClassVar[Sequence[str]] = ()
-    order: ClassVar[Callable[[tuple[Key, Group]], Any]] = staticmethod(by_value)
+    order: ClassVar[Any] = staticmethod(lambda one: str(one[0]))
+    """A function of a pair of key and group."""
+    row: ClassVar[Shape]
     row_fields: ClassVar[Mapping[str, Any]] = {}
     header_fields: ClassVar[Mapping[str, Any]] = {}
     more_parameters: ClassVar[Mapping[str, Any]] = {}
@@ -139,7 +137,7 @@ class GroupReport(ReportView):
 class LatencyView(GroupReport):
     """Return latency percentiles by one dimension, computed from histograms."""
 
-    metrics = LATENCIES | {"output_tokens_per_upstream_s": OUTPUT_SPEED}
+    metrics: ClassVar = {**LATENCIES, "output_tokens_per_upstream_s": OUTPUT_SPEED}
 
 
 class CacheView(GroupReport):
@@ -309,8 +307,9 @@ def _cost_per_request(group: Group) -> int | None:
 
 def _cost_per_million_tokens(group: Group) -> int | None:
     cost, used = cost_of(group.sums), METRICS["total_tokens"].value(group)
-    is_known = used and cost is not None and not group.sums["unpriced"]
-    return cost * MILLION // used if is_known else None
+    if not used or cost is None or group.sums["unpriced"]:
+        return None
+    return int(cost * MILLION // used)
 
 
 def _first_byte(fraction: float) -> Metric:
@@ -437,18 +436,18 @@ class SummaryAnswer(RangeHeader):
         change = "Change against the previous period of equal length; null if either is unknown."
         return {
             **super().get_fields(),
-            **fields_of(SUMMARY),
+            **fields_of(TOTALS),
             "active_keys": serializers.IntegerField(),
             "cost_delta_pct": serializers.FloatField(allow_null=True, help_text=change),
             "requests_delta_pct": serializers.FloatField(allow_null=True),
+            **fields_of(LATENCIES),
         }
 
 
-SUMMARY: Final = {
+TOTALS: Final = {
     **USAGE,
     "error_rate": METRICS["error_rate"],
     "cache_hit_rate": METRICS["cache_hit_rate"],
-    **LATENCIES,
 }
 
 
@@ -468,18 +467,21 @@ class SummaryView(ReportView):
         )
         now, before = (
             read_groups(self.reader, period, [], condition, metrics).get((), Group())
-            for period, metrics in ((time_range, SUMMARY), (earlier, {"cost_usd": COST}))
+            for period, metrics in (
+                (time_range, {**TOTALS, **LATENCIES}),
+                (earlier, {"cost_usd": COST}),
+            )
         )
         by_key = usage(self.reader, time_range, ["key_id"], condition, ["requests"])
         row = {
             **range_header(time_range),
-            **figures(SUMMARY, now),
+            **figures({**TOTALS, **LATENCIES}, now),
             "active_keys": len({key for (_, key) in by_key if key[0] is not None}),
             "cost_delta_pct": percent_change(cost_of(before.sums), cost_of(now.sums)),
             "requests_delta_pct": percent_change(before.sums["requests"], now.sums["requests"]),
         }
         if query["format"] != "json":
-            return self.rows_response(query, "summary", [row])
+            return self.rows_response(query, "summary", [row], column_names(SummaryAnswer()))
         return Response(row)
 
 

@@ -141,7 +141,7 @@ class UsageView(ReportView):
         query = self.validated_query()
         if query["format"] != "json":
             name = f"usage-{query['month']}" if query["month"][:1].isdigit() else "usage"
-            return self.rows_response(query, name, *export_usage(self.reader, query))
+            return self.rows_response(query, name, *self.export(self.reader, query))
         totals = _table(self.reader, query["time_range"].as_one_bucket, [], query)
         return Response(
             {
@@ -152,6 +152,11 @@ class UsageView(ReportView):
                 "totals": usage_columns(merge_counts(totals.values())),
             }
         )
+
+    @staticmethod
+    def export(reader: Reader, query: Row) -> RowsAndColumns:
+        columns = ["starting_at", "ending_at", "date", *query.get("group_by", []), *USAGE]
+        return (row for _, row in usage_rows(reader, query)), columns
 
     def _page(self, query: Row) -> Row:
         """Return the rows of a page and the cursor of the next page.
@@ -178,8 +183,3 @@ class UsageView(ReportView):
             returned += skipped if bucket == first else 0
             next_page = encode_cursor([edges[bucket].isoformat(), returned], "usage")
         return paged([row for _, row in page], next_page)
-
-
-def export_usage(reader: Reader, query: Row) -> RowsAndColumns:
-    columns = ["starting_at", "ending_at", "date", *query.get("group_by", []), *USAGE]
-    return (row for _, row in usage_rows(reader, query)), columns
