@@ -12,7 +12,7 @@ from . import audit
 from .api_docs import DocsView, IndexView, SchemaView
 from .core.exception_handler import not_found
 from .exports import views as exports_views
-from .requests import raw_bodies, search, sessions, stop_all, transcripts
+from .requests import search, sessions, stop_all, transcripts
 from .requests import views as requests_views
 from .saved.reports import REPORTS
 from .saved.views import SavedReportViewSet
@@ -23,7 +23,7 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     **REPORTS,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
-    "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
+    "requests/<str:request_id>/raw/<str:side>": transcripts.RawView,
     "search": search.SearchView,
     "stop": stop_all.StopView,
     "sessions/<path:session_id>": sessions.SessionView,

@@ -16,7 +16,6 @@ from .dimensions import DIMENSIONS, column_values
 from .references import KeyId
 from .rendering import FORMATS
 from .time_ranges import (
-    BUCKETS,
     DAY,
     InvalidTimeRange,
     TimeRange,
@@ -232,14 +231,6 @@ def filters_of(attrs: Mapping[str, Any], columns: Mapping[str, str]) -> Q:
         if attrs.get(name):
             condition &= Q(**{f"{column}__in": column_values(name, attrs[name])})
     return condition
-
-
-class GroupParameters(TimeRangeParameters, PageParameters):
-    """Parameters of a report with one row for each time bucket and group."""
-
-    bucket = Choice(choices=BUCKETS, default="1d")
-    group_by = Groups(child=Choice(choices=sorted(DIMENSIONS)))
-    limit = Number(min_value=1, max_value=10_000, default=1000)
 
 
 def normalize_query(query: QueryDict) -> QueryDict:

@@ -28,6 +28,8 @@ from proxy.times import rfc3339
 
 from . import openapi_schemas
 
+Shape = type[serializers.Serializer[Any]]
+
 
 def organization_id() -> str:
     """Return the organization id, a digest of Django's secret key that does not reveal the key."""
@@ -81,7 +83,7 @@ class ListParameters(AdminApiParameters):
 class ListView(ReportView):
     """Base of the lists: ``{data, has_more, first_id, last_id}``, paged in memory."""
 
-    parameters: ClassVar[type[serializers.Serializer[Any]]] = ListParameters
+    parameters: ClassVar[Shape] = ListParameters
     filters: ClassVar[Mapping[str, Callable[[Row, Any], bool]]] = {}
     """Parameter -> whether a row has its value."""
     of_one: ClassVar[bool] = False
@@ -138,7 +140,7 @@ class KeyParameters(ListParameters):
 class KeysView(ListView):
     """List gateway keys, newest first."""
 
-    parameters = KeyParameters
+    parameters: ClassVar[Shape] = KeyParameters
     answer = openapi_schemas.list_schema(openapi_schemas.KEY)
     filters: ClassVar = {
         "status": lambda row, value: row["status"] == value,
@@ -199,7 +201,7 @@ class UserParameters(ListParameters):
 class UsersView(ListView):
     """List users, in the order of their creation."""
 
-    parameters = UserParameters
+    parameters: ClassVar[Shape] = UserParameters
     answer = openapi_schemas.list_schema(openapi_schemas.USER)
     filters: ClassVar = {
         "email": lambda row, value: row["email"].lower() == value.lower(),
@@ -234,7 +236,7 @@ class WorkspaceParameters(ListParameters):
 class WorkspacesView(ListView):
     """List teams as workspaces, newest first."""
 
-    parameters = WorkspaceParameters
+    parameters: ClassVar[Shape] = WorkspaceParameters
     answer = openapi_schemas.list_schema(openapi_schemas.WORKSPACE)
     filters: ClassVar = {"ids": lambda row, values: row["id"] in values}
 

@@ -296,20 +296,6 @@ class CostReportParameters(WindowParameters):
         return value
 
 
-EMPTY_COST: Final[Row] = dict.fromkeys(
-    (
-        "description",
-        "cost_type",
-        "token_type",
-        "model",
-        "service_tier",
-        "context_window",
-        "inference_geo",
-        "workspace_id",
-    )
-)
-
-
 TOKEN_TYPES: Final = {
     "input": ("uncached_input_tokens", "Input Tokens"),
     "output": ("output_tokens", "Output Tokens"),
@@ -362,7 +348,12 @@ class CostReportView(BucketReport):
 
 
 def cost_row(nanousd: int | None, dimensions: Row) -> Row:
-    return {"amount": cents(nanousd), "currency": "USD", **EMPTY_COST, **dimensions}
+    return {
+        "amount": cents(nanousd),
+        "currency": "USD",
+        **dict.fromkeys(openapi_schemas.COST_DIMENSIONS),
+        **dimensions,
+    }
 
 
 # Anthropic's name -> name in DIMENSIONS.

@@ -217,11 +217,8 @@ class SessionView(ReportView):
         if not found:
             hint = restore_hint(archived_months(None, None))
             raise Http404(f"no session {session_id[:60]!r}{hint and '; ' + hint}")
-        requested = rows.order_by().values_list("model_requested", flat=True).distinct()
-        callers = ((one["a_team"], one["a_key_id"], one["a_user"]) for one in found)
-        [names] = LedgerNames().of_callers(callers)
         requests = rows.order_by("created", "id")[:MAX_REQUESTS]
-        (row,) = expand_rows(request, [session_row(found[0], sorted(requested), names)], paths)
+        (row,) = expand_rows(request, rows_with_models(self.reader, found), paths)
         data = [request_row(one) for one in with_names(requests)]
         response = Response({**row, "data": data})
         return name_archived(response, archived_months_near(found[0]["started"], found[0]["last"]))

@@ -8,6 +8,7 @@ from django.http import QueryDict
 from rest_framework import serializers
 
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.exception_handler import format_detail
 from proxy.reports.core.query_parameters import normalize_query
 from proxy.reports.requests.sessions import SessionsView
 from proxy.reports.requests.views import RequestsView
@@ -45,14 +46,8 @@ def query_error(report: str, stored: Any) -> str:
         parameters = REPORTS[report].parameters(data=normalize_query(as_query(stored)))
         parameters.is_valid(raise_exception=True)
     except serializers.ValidationError as error:
-        return "; ".join(f"{name}: {_first(texts)}" for name, texts in error.detail.items())  # type: ignore[union-attr]  # a dict of a serializer's errors
+        return format_detail(error.detail)
     return ""
-
-
-def _first(texts: Any) -> str:
-    while isinstance(texts, list | dict):
-        texts = next(iter(texts.values() if isinstance(texts, dict) else texts))
-    return str(texts)
 
 
 def as_query(stored: Mapping[str, Any], given: QueryDict | None = None) -> QueryDict:

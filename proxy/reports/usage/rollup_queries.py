@@ -35,24 +35,20 @@ from proxy.reports.core.time_ranges import DAY, TimeRange
 
 CLASSES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "reasoning")
 MISSING: Final = ("input", "output", "cache_read", "cache_write", "reasoning")
-COUNT_NAMES: Final = (
-    "requests",
-    "errors",
-    "client_gone",
-    *(f"{name}_{source}" for name in CLASSES for source in ("reported", "estimated")),
-    *(f"{name}_missing" for name in MISSING),
-    "cost_nanousd",
-    "cost_estimated_nanousd",
-    *(f"cost_{name}_nanousd" for name in CLASSES if name != "reasoning"),
-    "unpriced",
-    "web_searches",
-    "tool_calls",
-)
-COST_COUNTS: Final = ("requests", "cost_nanousd", "unpriced")
 TOKEN_COUNTS: Final = (
     *(f"{name}_{source}" for name in CLASSES for source in ("reported", "estimated")),
     *(f"{name}_missing" for name in MISSING),
     "web_searches",
+)
+COST_COUNTS: Final = ("requests", "cost_nanousd", "unpriced")
+COUNT_NAMES: Final = (
+    *COST_COUNTS,
+    "errors",
+    "client_gone",
+    *TOKEN_COUNTS,
+    "cost_estimated_nanousd",
+    *(f"cost_{name}_nanousd" for name in CLASSES if name != "reasoning"),
+    "tool_calls",
 )
 MISSING_OF: Final = {name: f"{source}_missing" for name, source in SOURCE_OF.items()}
 """Token class -> name of the count of requests without a value for this class."""

@@ -13,7 +13,13 @@ from rest_framework.response import Response
 from proxy.permissions.row_permissions import Reader
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.dimensions import DIMENSIONS, dimension_value
-from proxy.reports.core.query_parameters import GroupParameters
+from proxy.reports.core.query_parameters import (
+    Choice,
+    Groups,
+    Number,
+    PageParameters,
+    TimeRangeParameters,
+)
 from proxy.reports.core.rendering import (
     Row,
     RowsAndColumns,
@@ -22,12 +28,12 @@ from proxy.reports.core.rendering import (
     page_of,
     paged,
 )
-from proxy.reports.core.time_ranges import TimeRange
+from proxy.reports.core.time_ranges import BUCKETS, TimeRange
 
 from .exchange_queries import usage_as_of
 from .metrics import USAGE, CountColumns, merge_counts, usage_columns
 from .reports import RangeHeader, range_header
-from .rollup_queries import Counts, Table, usage
+from .rollup_queries import Counts, Key, Table, usage
 
 
 class UsageRow(CountColumns):
@@ -68,6 +74,11 @@ def usage_rows(
     is adjusted so that the queries return about ``enough`` rows. Reading one page therefore does
     not cost as much as reading the whole report.
     """
+
+    def in_order(one: tuple[tuple[int, Key], Counts]) -> tuple[Any, ...]:
+        (bucket, key), _ = one
+        return (bucket, [(value is not None, str(value)) for value in key])
+
     time_range, groups = query["time_range"], query.get("group_by", [])
     step = FIRST_STEPS[len(groups)] if len(groups) < len(FIRST_STEPS) else 1
     number, last, left = first, len(time_range.edges) - 1, enough
@@ -76,11 +87,21 @@ def usage_rows(
             time_range.edges[number : number + step + 1], time_range.bucket, time_range.zone
         )
         table = _table(reader, part, groups, query)
-        for (bucket, key), sums in sorted(table.items(), key=lambda one: _sort_key(one[0])):
+        for (bucket, key), sums in sorted(table.items(), key=in_order):
+            start, end = part.edges[bucket], part.edges[bucket + 1]
             dimensions = {
                 name: dimension_value(name, value) for name, value in zip(groups, key, strict=True)
             }
-            yield number + bucket, _usage_row(part, bucket, dimensions, sums)
+            yield (
+                number + bucket,
+                {
+                    "starting_at": part.local(start),
+                    "ending_at": part.local(end),
+                    "date": start.astimezone(part.zone).date().isoformat(),
+                    **dimensions,
+                    **usage_columns(sums),
+                },
+            )
         number += step
         left = left - len(table) if left > len(table) else enough
         step = max(1, min(4 * step, left * step // max(1, len(table)) + 1))
@@ -92,24 +113,12 @@ def _table(reader: Reader, time_range: TimeRange, groups: Sequence[str], query: 
     return usage(reader, time_range, groups, query["condition"])
 
 
-def _usage_row(time_range: TimeRange, bucket: int, dimensions: Row, sums: Counts) -> Row:
-    start, end = time_range.edges[bucket], time_range.edges[bucket + 1]
-    return {
-        "starting_at": time_range.local(start),
-        "ending_at": time_range.local(end),
-        "date": start.astimezone(time_range.zone).date().isoformat(),
-        **dimensions,
-        **usage_columns(sums),
-    }
-
-
-def _sort_key(bucket_and_key: tuple[int, tuple[Any, ...]]) -> tuple[Any, ...]:
-    bucket, key = bucket_and_key
-    return (bucket, tuple((value is not None, str(value)) for value in key))
-
-
-class UsageParameters(GroupParameters):
+class UsageParameters(TimeRangeParameters, PageParameters):
     """Parameters of the usage report; by default, it is grouped by day and model."""
+
+    bucket = Choice(choices=BUCKETS, default="1d")
+    group_by = Groups(child=Choice(choices=sorted(DIMENSIONS)))
+    limit = Number(min_value=1, max_value=10_000, default=1000)
 
     as_of = serializers.DateField(
         required=False,
