@@ -101,11 +101,10 @@ def shape_of(
     """
 
     def get_fields(self: Any) -> dict[str, Any]:
-        return {**base.get_fields(self), **deepcopy(dict(fields))}
+        return {**super(made, self).get_fields(), **deepcopy(dict(fields))}
 
-    return cast(
-        "type[serializers.Serializer[Any]]", type(name, (base,), {"get_fields": get_fields, **more})
-    )
+    made: Any = type(name, (base,), {"get_fields": get_fields, **more})
+    return cast("type[serializers.Serializer[Any]]", made)
 
 
 def page_of(row: type[serializers.Serializer[Any]]) -> type[serializers.Serializer[Any]]:

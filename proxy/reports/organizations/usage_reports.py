@@ -453,6 +453,8 @@ def _sort_value(row: Row, name: str) -> Any:
 
 
 class AnalyticsUsageView(AnalyticsReport):
+    """Return tokens by bucket and group, as a list of rows."""
+
     answer = openapi_schemas.ANALYTICS_USAGE
     counts = COUNT_NAMES
 
@@ -468,6 +470,8 @@ class AnalyticsUsageView(AnalyticsReport):
 
 
 class AnalyticsCostView(AnalyticsReport):
+    """Return cost by bucket and group, as a list of rows."""
+
     answer = openapi_schemas.ANALYTICS_COST
     counts = COST_COUNTS
 
