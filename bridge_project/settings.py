@@ -217,7 +217,7 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["proxy.reports.core.json_bodies.BoundedJSON"],
-    "DEFAULT_SCHEMA_CLASS": "proxy.reports.openapi.operations.OperationSchema",
+    "DEFAULT_SCHEMA_CLASS": "proxy.reports.openapi.OperationSchema",
     "EXCEPTION_HANDLER": "proxy.reports.core.exception_handler.exception_handler",
 }
 SPECTACULAR_SETTINGS = {
@@ -229,14 +229,14 @@ SPECTACULAR_SETTINGS = {
         "A signed-in user may do the same as in the admin. Errors have the format of Anthropic's "
         "API."
     ),
-    "DEFAULT_GENERATOR_CLASS": "proxy.reports.openapi.generator.CachedGenerator",
+    "DEFAULT_GENERATOR_CLASS": "proxy.reports.openapi.CachedGenerator",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_AUTHENTICATION": [],
     "SWAGGER_UI_DIST": "SIDECAR",  # served from the installed package, not from another host
-    "PREPROCESSING_HOOKS": ["proxy.reports.openapi.hooks.documented_paths"],
+    "PREPROCESSING_HOOKS": ["proxy.reports.openapi.documented_paths"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "proxy.reports.openapi.hooks.add_errors_and_formats",
+        "proxy.reports.openapi.add_errors_and_formats",
     ],
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "ENUM_NAME_OVERRIDES": {"FigureSourceEnum": ["reported", "derived", "missing"]},

@@ -8,22 +8,22 @@ from rest_framework.routers import DefaultRouter, SimpleRouter
 
 from proxy.reports.core.base_views import ReportView
 
-from .audit import views as audit_views
+from . import audit
+from .api_docs import DocsView, IndexView, SchemaView
 from .core.exception_handler import not_found
 from .exports import views as exports_views
-from .openapi.views import DocsView, IndexView, SchemaView
-from .requests import raw_bodies, search, sessions, stop_all, transcripts
+from .requests import search, sessions, stop_all, transcripts
 from .requests import views as requests_views
 from .saved.reports import REPORTS
 from .saved.views import SavedReportViewSet
 from .setup import admission_dry_run, own_keys, pauses, viewsets, webhooks
-from .usage import budgets, me
+from .usage import budgets
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
     **REPORTS,
     "requests/<str:request_id>": requests_views.RequestView,
     "requests/<str:request_id>/transcript": transcripts.TranscriptView,
-    "requests/<str:request_id>/raw/<str:side>": raw_bodies.RawView,
+    "requests/<str:request_id>/raw/<str:side>": transcripts.RawView,
     "search": search.SearchView,
     "stop": stop_all.StopView,
     "sessions/<path:session_id>": sessions.SessionView,
@@ -31,8 +31,8 @@ VIEWS: Final[Mapping[str, type[ReportView]]] = {
     "exports": exports_views.ExportsView,
     "exports/<str:export_id>": exports_views.ExportView,
     "exports/<str:export_id>/download": exports_views.ExportFileView,
-    "audit": audit_views.AuditView,
-    "me": me.MeView,
+    "audit": audit.AuditView,
+    "me": budgets.MeView,
     "me/dry-run": admission_dry_run.MyDryRunView,
     "me/rehearsal": admission_dry_run.FormerMyDryRunView,
     "me/keys": own_keys.OwnKeysView,

@@ -33,8 +33,19 @@ from proxy.reports.core.time_ranges import (
 )
 from proxy.reports.requests.serializers import RequestRow, request_row
 from proxy.reports.usage.budgets import state_of
-from proxy.reports.usage.comparison import Compared, compare, deltas, period_before
-from proxy.reports.usage.outcomes import outcome_row, outcome_rows, outcome_sums
+from proxy.reports.usage.days import (
+    outcome_row,
+    outcome_rows,
+    outcome_sums,
+    stop_reason_rows,
+)
+from proxy.reports.usage.metrics import (
+    cache_hit_rate,
+    merge_counts,
+    percent_change,
+    sum_by_group,
+)
+from proxy.reports.usage.reports import Compared, compare, deltas, period_before
 from proxy.reports.usage.rollup_queries import (
     Counts,
     Key,
@@ -47,8 +58,6 @@ from proxy.reports.usage.rollup_queries import (
     sum_known,
     usage,
 )
-from proxy.reports.usage.stop_reasons import stop_reason_rows
-from proxy.reports.usage.summary import cache_hit_rate, merge_counts, percent_change, sum_by_group
 
 __all__ = [
     "Compared",

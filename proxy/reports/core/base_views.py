@@ -79,6 +79,8 @@ class ReportView(APIView):
     content_negotiation_class = IgnoreAcceptHeader
     http_method_names = ["get", "head", "options"]  # noqa: RUF012  # Django's View declares a list, too
     parameters: ClassVar[type[Serializer[Any]]] = ReportParameters
+    answer: ClassVar[Any] = None
+    """The serializer or the schema of the response to GET, unless ``extend_schema`` sets it."""
     reads_requests: ClassVar[bool] = True
     """Whether the report is about requests, which may be archived."""
     archived: Sequence[str] = ()
@@ -128,7 +130,7 @@ class ReportView(APIView):
         return query
 
     def rows_response(
-        self, query: dict[str, Any], name: str, rows: Iterable[Row], columns: Sequence[str] = ()
+        self, query: dict[str, Any], name: str, rows: Iterable[Row], columns: Sequence[str]
     ) -> HttpResponseBase:
         """Return all rows as a CSV or NDJSON download."""
         request = self.request._request  # noqa: SLF001  # the only access to Django's request

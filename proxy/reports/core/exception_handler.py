@@ -103,7 +103,7 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
     elif isinstance(exc, PermissionDenied):
         code, message = status.HTTP_403_FORBIDDEN, str(exc) or "not allowed"
     elif isinstance(exc, exceptions.APIException):
-        code, message = exc.status_code, _format_detail(exc.detail)
+        code, message = exc.status_code, format_detail(exc.detail)
         if isinstance(exc, exceptions.NotAuthenticated):
             message = "no gateway key; send x-api-key or Authorization: Bearer"
         if scheme := getattr(exc, "auth_header", None):
@@ -127,19 +127,19 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Response:
     return Response(body, status=code, headers=headers)
 
 
-def _format_detail(detail: Any, path: str = "") -> str:
+def format_detail(detail: Any, path: str = "") -> str:
     """Return DRF's nested error details as a line like ``bucket: "3d" is not a valid choice``."""
     if isinstance(detail, dict):
         # DRF names the index of a list item; the parameter's name replaces it.
         parts = (
-            _format_detail(
+            format_detail(
                 value, path if name == "non_field_errors" or isinstance(name, int) else name
             )
             for name, value in detail.items()
         )
         return "; ".join(parts)
     if isinstance(detail, list):
-        detail = " ".join(_format_detail(item) for item in detail)
+        detail = " ".join(format_detail(item) for item in detail)
     return f"{path}: {detail}" if path else str(detail)
 
 

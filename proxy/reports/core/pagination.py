@@ -1,61 +1,61 @@
 """Pages, order and filters of the lists that are database rows: DRF's own parts."""
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
-from urllib.parse import parse_qs, urlencode
+from typing import Any, ClassVar, Final, cast
 
-from django.core.signing import BadSignature, Signer
+from django.db.models import QuerySet
+from django.http import HttpResponseBase
 from rest_framework import serializers
 from rest_framework.filters import BaseFilterBackend, OrderingFilter
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from .expansion import expand_parameter
-from .query_parameters import Choice, JsonOnlyParameters, PageParameters, Values
+from proxy.ledger.database.access import QueryTimeout, with_query_timeout
+from proxy.models.ledger_names import with_names
+from proxy.permissions.row_permissions import Reader
+
+from .base_views import ReportView
+from .exception_handler import QueryTooSlow
+from .expansion import check_format, expand_parameter, expand_rows
+from .query_parameters import (
+    Choice,
+    JsonOnlyParameters,
+    PageParameters,
+    TimeRangeParameters,
+    Values,
+)
 from .references import KeyId
-from .rendering import invalid_cursor
+from .rendering import RowsAndColumns, decode_cursor, encode_cursor, paged, shape_of
 
 
 class CursorPages(CursorPagination):
-    """Pages with an opaque signed cursor; the next page starts after the last row of a page.
-
-    The signature covers the path and the order, so that no cursor has a position of a wrong type.
-    """
+    """Pages with an opaque cursor; the next page starts after the last row of a page."""
 
     cursor_query_param = "page"
     page_size_query_param = "limit"
     page_size = 100
     max_page_size = 1000
-    ordering = "pk"
+    ordering: Any = "pk"
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> Any:
         order = ",".join(self.get_ordering(request, queryset, view))
-        self.signer = Signer(salt=f"{request.path}?{order}")
+        self.scope = f"{request.path}?{order}"
         return super().paginate_queryset(queryset, request, view)
 
     def decode_cursor(self, request: Request) -> Cursor | None:
         text = request.query_params.get(self.cursor_query_param, "")
         if not text:
             return None
-        try:
-            signed = base64.urlsafe_b64decode(text.removeprefix("page_").encode() + b"==").decode()
-            values = {name: one for name, (one,) in parse_qs(self.signer.unsign(signed)).items()}
-        except (BadSignature, ValueError):
-            raise invalid_cursor(text) from None
-        position: Any = values.get("p")
-        return Cursor(offset=int(values["o"]), reverse=False, position=position)
+        offset, position = decode_cursor(text, self.scope)
+        return Cursor(offset=offset, reverse=False, position=position)
 
     def encode_cursor(self, cursor: Any) -> str:
-        values = {"o": cursor.offset} | ({} if cursor.position is None else {"p": cursor.position})
-        signed = self.signer.sign(urlencode(values)).encode()
-        return "page_" + base64.urlsafe_b64encode(signed).decode().rstrip("=")
+        return encode_cursor([cursor.offset, cursor.position], self.scope)
 
     def get_paginated_response(self, data: Any) -> Response:
-        page = self.get_next_link() if self.has_next else None
-        return Response({"data": data, "has_more": page is not None, "next_page": page})
+        return Response(paged(data, self.get_next_link()))
 
     def get_paginated_response_schema(self, schema: Any) -> dict[str, Any]:
         return {
@@ -125,10 +125,78 @@ def list_parameters(
     )
     if paths:
         fields["expand"] = expand_parameter(paths)
-    return cast("type[PageParameters]", type("ListParameters", (PageParameters,), fields))
+    return cast("type[PageParameters]", shape_of("ListParameters", fields, PageParameters))
 
 
 def row_parameters(paths: Sequence[str]) -> type[JsonOnlyParameters]:
     """Return the serializer of the parameters of one row."""
     fields = {"expand": expand_parameter(paths)} if paths else {}
-    return cast("type[JsonOnlyParameters]", type("RowParameters", (JsonOnlyParameters,), fields))
+    return cast("type[JsonOnlyParameters]", shape_of("RowParameters", fields, JsonOnlyParameters))
+
+
+TIMEOUT_S: Final = 10.0
+NEWEST, OLDEST = "-created_at", "created_at"
+
+
+class KeysetParameters(TimeRangeParameters, PageParameters):
+    """A time range, pages and an order."""
+
+    sort = Choice(
+        choices=(NEWEST, OLDEST), default=NEWEST, help_text="Newest first, or oldest first."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        check_format(attrs)
+        return attrs
+
+
+def only_values(
+    rows: QuerySet[Any], query: Mapping[str, Any], columns: Mapping[str, str]
+) -> QuerySet[Any]:
+    """Keep the rows whose columns have one of the values of the parameters of ``columns``."""
+    chosen = {f"{column}__in": query[name] for name, column in columns.items() if query.get(name)}
+    return rows.filter(**chosen)
+
+
+class KeysetView(ReportView):
+    """Base of the lists in the order of time: their rows have a time ``created``.
+
+    A page that takes longer than ``TIMEOUT_S`` gets 503; an export has no such limit.
+    """
+
+    file_name: ClassVar[str]
+    row_of: ClassVar[Any]
+    """A static function from a row of the database to a row of the list."""
+    columns: ClassVar[Sequence[str]]
+
+    @staticmethod
+    def matching_rows(reader: Reader, query: Mapping[str, Any]) -> QuerySet[Any]:
+        """Return the visible rows that the parameters select, in any order."""
+        raise NotImplementedError
+
+    @classmethod
+    def export(cls, reader: Reader, query: dict[str, Any]) -> RowsAndColumns:
+        rows = cls.matching_rows(reader, query).order_by(*_order(query))
+        return map(cls.row_of, with_names(rows.iterator(chunk_size=1000))), cls.columns
+
+    def get(self, request: Request) -> HttpResponseBase:
+        query = self.validated_query()
+        if query["format"] != "json":
+            exported = self.export(self.reader, query)
+            return self.rows_response(query, self.file_name, *exported)
+        pages = CursorPages()
+        pages.ordering = _order(query)
+        try:
+            with with_query_timeout(TIMEOUT_S):
+                rows = self.matching_rows(self.reader, query)
+                page = pages.paginate_queryset(rows, request, self)
+        except QueryTimeout:
+            raise QueryTooSlow from None
+        shown = [self.row_of(row) for row in with_names(page)]
+        return pages.get_paginated_response(expand_rows(request, shown, query.get("expand", ())))
+
+
+def _order(query: Mapping[str, Any]) -> tuple[str, str]:
+    sign = "-" if query["sort"] == NEWEST else ""
+    return f"{sign}created", f"{sign}pk"

@@ -16,7 +16,6 @@ from .dimensions import DIMENSIONS, column_values
 from .references import KeyId
 from .rendering import FORMATS
 from .time_ranges import (
-    BUCKETS,
     DAY,
     InvalidTimeRange,
     TimeRange,
@@ -86,6 +85,16 @@ class Values(serializers.ListField):
     def to_internal_value(self, data: Any) -> list[Any]:
         parts = [part.strip() for text in data for part in str(text).split(",")]
         return super().to_internal_value([part for part in parts if part])
+
+
+class Groups(Values):
+    """Up to ``MAX_GROUPS`` dimensions."""
+
+    def run_validation(self, data: Any = empty) -> Any:
+        value = super().run_validation(data)
+        if len(value) > MAX_GROUPS:
+            raise serializers.ValidationError(f"at most {MAX_GROUPS} at once")
+        return list(dict.fromkeys(value))
 
 
 FORMER_NAMES: Final[Mapping[str, str]] = {
@@ -189,9 +198,8 @@ class TimeRangeParameters(ReportParameters):
         try:
             attrs["time_range"] = self.parse_time_range(attrs)
         except InvalidTimeRange as error:
-            name, _, message = str(error).partition(": ")
-            raise serializers.ValidationError({name: message}) from None
-        attrs["condition"] = condition_of(attrs)
+            raise invalid_range(error) from None
+        attrs["condition"] = filters_of(attrs, {**FILTERS, "key_id": "key_id", "status": "status"})
         return attrs
 
     def parse_time_range(self, attrs: Mapping[str, Any]) -> TimeRange:
@@ -210,26 +218,19 @@ class TimeRangeParameters(ReportParameters):
         return build_time_range(start, end, bucket, zone)
 
 
-def condition_of(attrs: Mapping[str, Any]) -> Q:
-    """Return the filters as a condition that is valid for rollup tables and for Exchange."""
+def invalid_range(error: InvalidTimeRange) -> serializers.ValidationError:
+    """Return the error of the parameter with which the message starts."""
+    name, _, message = str(error).partition(": ")
+    return serializers.ValidationError({name: message})
+
+
+def filters_of(attrs: Mapping[str, Any], columns: Mapping[str, str]) -> Q:
+    """Return the filters as a condition. ``columns``: parameter -> its column in the tables."""
     condition = Q()
-    for name, column in {**FILTERS, "key_id": "key_id", "status": "status"}.items():
+    for name, column in columns.items():
         if attrs.get(name):
             condition &= Q(**{f"{column}__in": column_values(name, attrs[name])})
     return condition
-
-
-class GroupParameters(TimeRangeParameters, PageParameters):
-    """Parameters of a report with one row for each time bucket and group."""
-
-    bucket = Choice(choices=BUCKETS, default="1d")
-    group_by = Values(child=Choice(choices=sorted(DIMENSIONS)))
-    limit = Number(min_value=1, max_value=10_000, default=1000)
-
-    def validate_group_by(self, value: list[str]) -> list[str]:
-        if len(value) > MAX_GROUPS:
-            raise serializers.ValidationError(f"at most {MAX_GROUPS} at once")
-        return list(dict.fromkeys(value))
 
 
 def normalize_query(query: QueryDict) -> QueryDict:

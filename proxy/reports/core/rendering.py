@@ -1,16 +1,16 @@
 """Output of report rows: JSON pages with a cursor, or CSV and NDJSON streams of all rows."""
 
-import base64
-import binascii
 import csv
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
+from django.core.signing import BadSignature, Signer
 from django.http import HttpRequest, StreamingHttpResponse
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
@@ -28,23 +28,24 @@ LINES_PER_CHUNK: Final = 500
 Lines = Callable[[Iterable[Row], Sequence[str]], Iterator[str]]
 
 
-def encode_cursor(key: Any) -> str:
-    """Encode the position after a page as an opaque cursor; ``key`` is any JSON value."""
-    encoded = json.dumps(key, separators=(",", ":"), default=str).encode()
-    return "page_" + base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+def encode_cursor(key: Any, scope: str) -> str:
+    """Return the position after a page as an opaque cursor; ``key`` is any JSON value.
+
+    Cursors are signed: a cursor of another ``scope``, whose positions may have another type, is
+    invalid.
+    """
+    return "page_" + Signer(salt=f"cursor {scope}").sign_object(key, compress=True)
 
 
-def decode_cursor(cursor: str) -> Any:
-    """Decode a cursor of ``encode_cursor``. Raise ValidationError if it is invalid."""
-    scheme, _, encoded = cursor.partition("_")
+def decode_cursor(cursor: str, scope: str) -> Any:
+    """Return the key in a cursor of ``encode_cursor``. Raise ValidationError for another text."""
     try:
-        padded = encoded + "=" * (-len(encoded) % 4)
-        key = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (ValueError, binascii.Error, RecursionError):
-        key = None
-    if scheme != "page" or key is None:
-        raise invalid_cursor(cursor)
-    return key
+        if cursor.startswith("page_"):
+            signer = Signer(salt=f"cursor {scope}")
+            return signer.unsign_object(cursor.removeprefix("page_"))
+    except (BadSignature, ValueError):
+        pass
+    raise invalid_cursor(cursor)
 
 
 def invalid_cursor(cursor: str) -> ValidationError:
@@ -52,13 +53,17 @@ def invalid_cursor(cursor: str) -> ValidationError:
     return ValidationError({"page": message})
 
 
-def paginate(rows: Sequence[Row], limit: int, cursor: str) -> tuple[list[Row], str | None]:
-    """Return one page of ``rows``, and the next page's cursor or None; a cursor has an offset."""
-    start = decode_cursor(cursor) if cursor else 0
-    if not isinstance(start, int) or isinstance(start, bool) or start < 0:
-        raise invalid_cursor(cursor)
-    stop = start + limit
-    return list(rows[start:stop]), encode_cursor(stop) if stop < len(rows) else None
+def paged(rows: Sequence[Row], next_page: str | None) -> Row:
+    """Return the body of a page of a list."""
+    return {"data": rows, "has_more": next_page is not None, "next_page": next_page}
+
+
+def paginate(rows: Sequence[Row], query: Mapping[str, Any]) -> Row:
+    """Return one page of ``rows`` as a body; the cursor has an offset."""
+    start = decode_cursor(query["page"], "offset") if query["page"] else 0
+    stop = start + query["limit"]
+    more = encode_cursor(stop, "offset") if stop < len(rows) else None
+    return paged(list(rows[start:stop]), more)
 
 
 def csv_cell(value: Any) -> Any:
@@ -87,15 +92,29 @@ def _is_number(text: str) -> bool:
     )
 
 
-def flatten(row: Row, prefix: str = "") -> Row:
-    """Return the row without nested objects: their fields become columns like ``key.name``."""
-    cells: Row = {}
-    for name, value in row.items():
-        if isinstance(value, dict) and value:
-            cells |= flatten(value, f"{prefix}{name}.")
-        else:
-            cells[f"{prefix}{name}"] = value
-    return cells
+def shape_of(
+    name: str, fields: Mapping[str, Any], base: type[Any] = serializers.Serializer, **more: Any
+) -> type[serializers.Serializer[Any]]:
+    """Return a serializer class with the fields of ``base`` and these, in this order.
+
+    The name is that of the component in the OpenAPI document.
+    """
+
+    def get_fields(self: Any) -> dict[str, Any]:
+        return {**super(made, self).get_fields(), **deepcopy(dict(fields))}
+
+    made: Any = type(name, (base,), {"get_fields": get_fields, **more})
+    return cast("type[serializers.Serializer[Any]]", made)
+
+
+def page_of(row: type[serializers.Serializer[Any]]) -> type[serializers.Serializer[Any]]:
+    """Return the serializer of a page of rows."""
+    fields: Row = {
+        "data": row(many=True),
+        "has_more": serializers.BooleanField(),
+        "next_page": serializers.CharField(allow_null=True),
+    }
+    return shape_of(f"{row.__name__.removesuffix('Row')}Page", fields)
 
 
 def column_names(serializer: serializers.Serializer[Any], prefix: str = "") -> list[str]:
@@ -121,27 +140,22 @@ def get_nested(row: Row, column: str) -> Any:
     return value
 
 
-def csv_lines(rows: Iterable[Row], columns: Sequence[str] = ()) -> Iterator[str]:
-    """Yield CSV lines, starting with a header: ``columns``, or the columns of the first row.
+def csv_lines(rows: Iterable[Row], columns: Sequence[str]) -> Iterator[str]:
+    """Yield CSV lines, starting with the header ``columns``.
 
     A cell that contains an object has the object as JSON.
     """
-    iterator = iter(rows)
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\r\n")
-    header = list(columns)
-    lines: Iterator[list[Any]] = ([get_nested(row, name) for name in header] for row in iterator)
-    if not header and (first := next(iterator, None)) is not None:
-        header = list(flatten(first))
-        lines = ([flatten(row).get(name) for name in header] for row in chain([first], iterator))
-    for cells in chain([list[Any](header)], lines):
-        writer.writerow([csv_cell(value) for value in cells])
+    cells = ([get_nested(row, name) for name in columns] for row in rows)
+    for values in chain([columns], cells):
+        writer.writerow([csv_cell(value) for value in values])
         yield line.getvalue()
         line.seek(0)
         line.truncate()
 
 
-def ndjson_lines(rows: Iterable[Row], columns: Sequence[str] = ()) -> Iterator[str]:
+def ndjson_lines(rows: Iterable[Row], columns: Sequence[str]) -> Iterator[str]:
     for row in rows:
         yield json.dumps(row, ensure_ascii=True, default=str) + "\n"
 
@@ -153,7 +167,7 @@ LINE_FORMATS: Final[Mapping[str, tuple[Lines, str]]] = {
 
 
 def stream_rows(
-    request: HttpRequest, rows: Iterable[Row], kind: str, name: str, columns: Sequence[str] = ()
+    request: HttpRequest, rows: Iterable[Row], kind: str, name: str, columns: Sequence[str]
 ) -> StreamingHttpResponse:
     """Return all rows as a streamed download, without having all of them in memory."""
     query = request.META.get("QUERY_STRING", "")
@@ -170,7 +184,7 @@ def download_response(
     return response
 
 
-def encode_rows(rows: Iterable[Row], kind: str, columns: Sequence[str] = ()) -> Iterator[bytes]:
+def encode_rows(rows: Iterable[Row], kind: str, columns: Sequence[str]) -> Iterator[bytes]:
     """Yield the rows as CSV or NDJSON bytes, in chunks of ``LINES_PER_CHUNK`` lines."""
     lines = LINE_FORMATS[kind][0](rows, columns)
     while chunk := list(islice(lines, LINES_PER_CHUNK)):

@@ -91,7 +91,7 @@ def month_bounds(text: str, zone: ZoneInfo, at: datetime) -> tuple[datetime, dat
         if not FIRST_YEAR <= first.year <= LAST_YEAR:
             problem = "is not a month such as 2026-10, this or last"
             raise InvalidTimeRange(f"month: {text[:60]!r} {problem}")
-    return midnight(first, zone), midnight(_next(first, "1mo"), zone)
+    return midnight(first, zone), midnight(period_of_day(first, "1mo")[1], zone)
 
 
 def floor_quarter(at: datetime) -> datetime:
@@ -120,6 +120,10 @@ class TimeRange:
     @property
     def end(self) -> datetime:
         return self.edges[-1]
+
+    @property
+    def as_one_bucket(self) -> "TimeRange":
+        return TimeRange([self.start, self.end], "all", self.zone)
 
     def index(self, at: datetime) -> int:
         return bisect_right(self.edges, at) - 1
@@ -165,16 +169,18 @@ def _edges(start: datetime, bucket: str, zone: ZoneInfo) -> Iterator[datetime]:
             yield edge
             edge += width
     day = start.astimezone(zone).date()
-    if bucket == "1w":
-        day -= timedelta(days=day.weekday())
-    if bucket == "1mo":
-        day = day.replace(day=1)
     while True:
+        day, following = period_of_day(day, bucket)
         yield midnight(day, zone)
-        day = _next(day, bucket)
+        day = following
 
 
-def _next(day: date, bucket: str) -> date:
+def period_of_day(day: date, bucket: str) -> tuple[date, date]:
+    """Return the first day of the day, week or month of ``day``, and that of the next one."""
+    if bucket == "1w":
+        first = day - timedelta(days=day.weekday())
+        return first, first + timedelta(days=7)
     if bucket == "1mo":
-        return (day + timedelta(days=32)).replace(day=1)
-    return day + (timedelta(days=7) if bucket == "1w" else DAY)
+        first = day.replace(day=1)
+        return first, (first + timedelta(days=32)).replace(day=1)
+    return day, day + DAY

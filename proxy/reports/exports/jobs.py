@@ -11,7 +11,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,13 +25,10 @@ from rest_framework.exceptions import ValidationError
 from proxy.conf import conf
 from proxy.models import Export, ExportState
 from proxy.permissions.row_permissions import Reader
-from proxy.reports.core.query_parameters import ReportParameters
-from proxy.reports.core.rendering import RowsAndColumns as Rows
 from proxy.reports.core.rendering import encode_rows
-from proxy.reports.requests.filters import RequestParameters
-from proxy.reports.requests.sessions import SessionParameters, export_sessions
+from proxy.reports.requests.sessions import SessionsView
 from proxy.reports.requests.views import RequestsView
-from proxy.reports.usage.usage import UsageParameters, export_usage
+from proxy.reports.usage.usage import UsageView
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +37,10 @@ RUNNER_TIMEOUT: Final = timedelta(seconds=60)
 PROGRESS_INTERVAL_S: Final = 5.0
 MAX_TRIES: Final = 3
 MIN_FREE_BYTES: Final = 512 * 2**20  # this space is for the journal, which is on the same disk
-REPORTS: Final[
-    Mapping[str, tuple[type[ReportParameters], Callable[[Reader, dict[str, Any]], Rows]]]
-] = {
-    "requests": (RequestParameters, RequestsView.export),
-    "sessions": (SessionParameters, export_sessions),
-    "usage": (UsageParameters, export_usage),
+REPORTS: Final[Mapping[str, Any]] = {
+    "requests": RequestsView,
+    "sessions": SessionsView,
+    "usage": UsageView,
 }
 
 
@@ -58,7 +53,7 @@ def validate_query(report: str, query: Mapping[str, Any], form: str) -> dict[str
 
     Raise ValidationError with the name of the invalid parameter.
     """
-    parameters = REPORTS[report][0](data={**query, "format": form})
+    parameters = REPORTS[report].parameters(data={**query, "format": form})
     parameters.is_valid(raise_exception=True)
     return dict(parameters.validated_data)
 
@@ -149,7 +144,7 @@ def _claim_next() -> Export | None:
 def _run(job: Export) -> None:
     parameters = validate_query(job.report, job.query, job.format)
     reader = Reader(**{**job.reader, "teams": frozenset(job.reader["teams"])})
-    rows, columns = REPORTS[job.report][1](reader, parameters)
+    rows, columns = REPORTS[job.report].export(reader, parameters)
     path = file_path(job)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{job.tries}.part")

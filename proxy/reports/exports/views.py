@@ -24,8 +24,7 @@ from proxy.reports.core.exception_handler import Conflict
 from proxy.reports.core.json_bodies import BoundedJSON
 from proxy.reports.core.permissions import IsKeyOrStaff, MayReport
 from proxy.reports.core.query_parameters import FORMER_NAMES, Choice, JsonOnlyParameters
-from proxy.reports.core.rendering import LINE_FORMATS, Row, download_response
-from proxy.times import rfc3339
+from proxy.reports.core.rendering import LINE_FORMATS, download_response
 
 from .jobs import REPORTS, file_path, reader_as_json, runner, validate_query
 
@@ -61,8 +60,8 @@ def _normalize_values(query: dict[str, Any]) -> dict[str, Any]:
     """Return the parameter values as text, as in a URL; repeatable ones as a list of text."""
     repeatable = {
         name
-        for parameters, _ in REPORTS.values()
-        for name, field in parameters().fields.items()
+        for report in REPORTS.values()
+        for name, field in report.parameters().fields.items()
         if isinstance(field, serializers.ListField)
     }
     values_by_name: dict[str, Any] = {}
@@ -90,33 +89,25 @@ class ExportRow(serializers.Serializer[Any]):
     format = serializers.CharField()
     query = serializers.DictField(help_text="The validated parameters, with absolute from and to.")
     state = serializers.ChoiceField(choices=ExportState.choices)
-    created_at = serializers.CharField()
-    finished_at = serializers.CharField(allow_null=True)
-    expires_at = serializers.CharField(allow_null=True, help_text="When its file is deleted.")
+    created_at = serializers.DateTimeField(source="created")
+    finished_at = serializers.DateTimeField(source="finished", allow_null=True)
+    expires_at = serializers.DateTimeField(
+        source="expires", allow_null=True, help_text="When its file is deleted."
+    )
     bytes = serializers.IntegerField(help_text="Size of the file so far.")
-    error = serializers.CharField(allow_null=True)
-    download = serializers.CharField(allow_null=True, help_text="The path of its file, once done.")
+    error = serializers.SerializerMethodField()
+    download = serializers.SerializerMethodField(help_text="The path of its file, once done.")
+
+    def get_error(self, job: Export) -> str | None:
+        return job.error or None
+
+    def get_download(self, job: Export) -> str | None:
+        is_done = job.state == ExportState.DONE
+        return f"/api/v1/exports/{job.pk}/download/" if is_done else None
 
 
 class ExportPage(serializers.Serializer[Any]):
     data = ExportRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
-
-
-def export_row(job: Export) -> Row:
-    done = job.state == ExportState.DONE
-    return {
-        "id": job.pk,
-        "report": job.report,
-        "format": job.format,
-        "query": job.query,
-        "state": job.state,
-        "created_at": rfc3339(job.created),
-        "finished_at": rfc3339(job.finished),
-        "expires_at": rfc3339(job.expires),
-        "bytes": job.bytes,
-        "error": job.error or None,
-        "download": f"/api/v1/exports/{job.pk}/download/" if done else None,
-    }
 
 
 class ExportBase(ReportView):
@@ -141,13 +132,13 @@ class ExportBase(ReportView):
 class ExportsView(ExportBase):
     """List the exports of the caller, newest first, or create one."""
 
+    answer = ExportPage
     http_method_names = ["get", "head", "post", "options"]  # noqa: RUF012  # Django's View declares a list, too
     parser_classes = (BoundedJSON,)
 
-    @extend_schema(responses=ExportPage)
     def get(self, request: Request) -> HttpResponseBase:
         self.validated_query()
-        return Response({"data": [export_row(job) for job in self.own_exports()[:MAX_LISTED]]})
+        return Response(ExportPage({"data": self.own_exports()[:MAX_LISTED]}).data)
 
     @extend_schema(request=ExportRequest, responses={202: ExportRow})
     def post(self, request: Request) -> HttpResponseBase:
@@ -168,7 +159,7 @@ class ExportsView(ExportBase):
         )
         record(Action.EXPORT, job, detail=f"requested an export of {job.report} as {job.format}")
         runner.wake()
-        response = Response(export_row(job), status=status.HTTP_202_ACCEPTED)
+        response = Response(ExportRow(job).data, status=status.HTTP_202_ACCEPTED)
         response["Location"] = f"/api/v1/exports/{job.pk}/"
         bounds = (datetime.fromisoformat(job.query[name]) for name in ("from", "to"))
         return name_archived(response, archived_months(*bounds))
@@ -186,13 +177,14 @@ class ExportsView(ExportBase):
 class ExportView(ExportBase):
     """Return the state of one export."""
 
-    @extend_schema(responses=ExportRow)
+    answer = ExportRow
+
     def get(self, request: Request, export_id: str) -> HttpResponseBase:
         self.validated_query()
         job = self.get_export(export_id)
         if job.state in {ExportState.WAITING, ExportState.RUNNING}:
             runner.wake()  # if the process that ran the export has died, this process runs it
-        return Response(export_row(job))
+        return Response(ExportRow(job).data)
 
 
 class ExportFileView(ExportBase):

@@ -2,20 +2,11 @@
 
 from typing import Any, Final
 
-from proxy.reports.openapi.operations import OperationSchema
+from proxy.ledger.outcomes.extraction import EDIT_KINDS
 
-from .group_by import ANTHROPIC_DIMENSIONS, OWN_DIMENSIONS
+from .dimensions import ANTHROPIC_DIMENSIONS, OWN_DIMENSIONS
 
 Schema = dict[str, Any]
-
-
-class AdminApiSchema(OperationSchema):
-    """Take the schema of the response from the view's attribute ``answer``."""
-
-    view: Any
-
-    def get_response_serializers(self) -> Any:
-        return {200: self.view.answer}
 
 
 def type_schema(kind: str) -> Schema:
@@ -63,78 +54,61 @@ def buckets(row: Schema) -> Schema:
     return page_schema(object_schema(starting_at=TEXT, ending_at=TEXT, results=array_of(row)))
 
 
-CACHE_CREATION: Final = object_schema(
-    ephemeral_5m_input_tokens=COUNT, ephemeral_1h_input_tokens=COUNT
+def fields(schema: Schema, *names: str) -> dict[str, Schema]:
+    """Return fields that have one schema."""
+    return dict.fromkeys(names, schema)
+
+
+TOKEN_FIELDS: Final = fields(
+    COUNT, "uncached_input_tokens", "cache_read_input_tokens", "output_tokens"
 )
-MISSING_REQUESTS: Final = object_schema(
-    {
-        "uncached_input_tokens": COUNT,
-        "cache_creation": COUNT,
-        "cache_read_input_tokens": COUNT,
-        "output_tokens": COUNT,
-    }
-)
-TOKENS: Final = {
-    "uncached_input_tokens": COUNT,
-    "cache_creation": CACHE_CREATION,
-    "cache_read_input_tokens": COUNT,
-    "output_tokens": COUNT,
+TOKENS: Final = TOKEN_FIELDS | {
+    "cache_creation": object_schema(
+        **fields(COUNT, "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
+    ),
     "server_tool_use": object_schema(web_search_requests=COUNT),
 }
-ANTHROPIC_FIELDS: Final = dict.fromkeys(ANTHROPIC_DIMENSIONS, TEXT_OR_NULL)
-OWN_FIELDS: Final = dict.fromkeys(OWN_DIMENSIONS, TEXT_OR_NULL)
-OWN_TOKEN_FIELDS: Final = {"missing_requests": MISSING_REQUESTS}
+OWN_FIELDS: Final = fields(TEXT_OR_NULL, *OWN_DIMENSIONS)
+OWN_TOKEN_FIELDS: Final = {
+    "missing_requests": object_schema({**TOKEN_FIELDS, "cache_creation": COUNT})
+}
 USAGE_REPORT: Final = buckets(
-    object_schema(OWN_FIELDS | OWN_TOKEN_FIELDS, **TOKENS, **ANTHROPIC_FIELDS)
+    object_schema(
+        OWN_FIELDS | OWN_TOKEN_FIELDS, **TOKENS, **fields(TEXT_OR_NULL, *ANTHROPIC_DIMENSIONS)
+    )
 )
-COST_ROW: Final = object_schema(
-    {**OWN_FIELDS, "api_key_id": TEXT_OR_NULL, "account_id": TEXT_OR_NULL}
-    | {"unpriced_requests": COUNT},
-    amount=TEXT_OR_NULL,
-    currency=TEXT,
-    description=TEXT_OR_NULL,
-    cost_type=TEXT_OR_NULL,
-    token_type=TEXT_OR_NULL,
-    model=TEXT_OR_NULL,
-    service_tier=TEXT_OR_NULL,
-    context_window=TEXT_OR_NULL,
-    inference_geo=TEXT_OR_NULL,
-    workspace_id=TEXT_OR_NULL,
+COST_DIMENSIONS: Final = (
+    *("description", "cost_type", "token_type", "model", "service_tier"),
+    *("context_window", "inference_geo", "workspace_id"),
 )
-COST_REPORT: Final = buckets(COST_ROW)
+COST_REPORT: Final = buckets(
+    object_schema(
+        {**OWN_FIELDS, **fields(TEXT_OR_NULL, "api_key_id", "account_id")}
+        | {"unpriced_requests": COUNT},
+        currency=TEXT,
+        **fields(TEXT_OR_NULL, "amount", *COST_DIMENSIONS),
+    )
+)
 
-MONEY: Final = object_schema(amount=TEXT_OR_NULL, currency=TEXT)
-DECISIONS: Final = object_schema(accepted=COUNT_OR_NULL, rejected=COUNT_OR_NULL)
+DECISIONS: Final = object_schema(**fields(COUNT_OR_NULL, "accepted", "rejected"))
 CLAUDE_CODE: Final = page_schema(
     object_schema(
-        date=TEXT,
-        actor=object_schema(type=TEXT, api_key_name=TEXT),
-        customer_type=TEXT,
-        organization_id=TEXT,
-        subscription_type=TEXT_OR_NULL,
-        terminal_type=TEXT_OR_NULL,
+        **fields(TEXT, "date", "customer_type", "organization_id"),
+        **fields(TEXT_OR_NULL, "subscription_type", "terminal_type"),
+        actor=object_schema(**fields(TEXT, "type", "api_key_name")),
         core_metrics=object_schema(
             num_sessions=COUNT,
-            lines_of_code=object_schema(added=COUNT_OR_NULL, removed=COUNT_OR_NULL),
-            commits_by_claude_code=COUNT_OR_NULL,
-            pull_requests_by_claude_code=COUNT_OR_NULL,
+            lines_of_code=object_schema(**fields(COUNT_OR_NULL, "added", "removed")),
+            **fields(COUNT_OR_NULL, "commits_by_claude_code", "pull_requests_by_claude_code"),
         ),
-        tool_actions=object_schema(
-            edit_tool=DECISIONS,
-            multi_edit_tool=DECISIONS,
-            write_tool=DECISIONS,
-            notebook_edit_tool=DECISIONS,
-        ),
+        tool_actions=object_schema(**fields(DECISIONS, *(f"{kind}_tool" for kind in EDIT_KINDS))),
         model_breakdown=array_of(
             object_schema(
                 model=TEXT,
                 tokens=object_schema(
-                    input=COUNT_OR_NULL,
-                    output=COUNT_OR_NULL,
-                    cache_read=COUNT_OR_NULL,
-                    cache_creation=COUNT_OR_NULL,
+                    **fields(COUNT_OR_NULL, "input", "output", "cache_read", "cache_creation")
                 ),
-                estimated_cost=MONEY,
+                estimated_cost=object_schema(amount=TEXT_OR_NULL, currency=TEXT),
             )
         ),
     )
@@ -142,56 +116,48 @@ CLAUDE_CODE: Final = page_schema(
 
 
 def analytics_page(**figures: Schema) -> Schema:
-    row = object_schema(starting_at=TEXT, ending_at=TEXT, group=type_schema("object"), **figures)
+    group = type_schema("object")
+    row = object_schema(**fields(TEXT, "starting_at", "ending_at"), group=group, **figures)
     return object_schema(
-        data=array_of(row), has_more=FLAG, next_page=TEXT_OR_NULL, data_refreshed_at=TEXT_OR_NULL
+        data=array_of(row),
+        has_more=FLAG,
+        **fields(TEXT_OR_NULL, "next_page", "data_refreshed_at"),
     )
 
 
 ANALYTICS_USAGE: Final = analytics_page(
-    usage=object_schema(OWN_TOKEN_FIELDS, **TOKENS, total_tokens=COUNT, requests=COUNT)
+    usage=object_schema(OWN_TOKEN_FIELDS, **TOKENS, **fields(COUNT, "total_tokens", "requests"))
 )
 ANALYTICS_COST: Final = analytics_page(
-    cost=object_schema(amount=TEXT_OR_NULL, list_amount=TEXT_OR_NULL, currency=TEXT, requests=COUNT)
+    cost=object_schema(
+        **fields(TEXT_OR_NULL, "amount", "list_amount"), currency=TEXT, requests=COUNT
+    )
 )
 
-ORGANIZATION: Final = object_schema(id=TEXT, type=TEXT, name=TEXT)
+ORGANIZATION: Final = object_schema(**fields(TEXT, "id", "type", "name"))
 KEY: Final = object_schema(
-    id=TEXT,
-    type=TEXT,
-    name=TEXT,
-    status=TEXT,
-    created_at=TEXT,
-    created_by=or_null(object_schema(id=TEXT, type=TEXT)),
-    partial_key_hint=TEXT,
-    expires_at=TEXT_OR_NULL,
-    principal=or_null(object_schema(type=TEXT, user_id=TEXT)),
-    scope=object_schema(type=TEXT, workspace_id=TEXT),
+    **fields(TEXT, "id", "type", "name", "status", "created_at", "partial_key_hint"),
     workspace_id=TEXT,
+    expires_at=TEXT_OR_NULL,
+    created_by=or_null(object_schema(**fields(TEXT, "id", "type"))),
+    principal=or_null(object_schema(**fields(TEXT, "type", "user_id"))),
+    scope=object_schema(**fields(TEXT, "type", "workspace_id")),
 )
-USER: Final = object_schema(id=TEXT, type=TEXT, email=TEXT, name=TEXT, role=TEXT, added_at=TEXT)
+USER: Final = object_schema(**fields(TEXT, "id", "type", "email", "name", "role", "added_at"))
 WORKSPACE: Final = object_schema(
-    id=TEXT,
-    type=TEXT,
-    name=TEXT,
-    display_color=TEXT,
-    compartment_id=TEXT,
-    data_residency=type_schema("object"),
-    external_key_id=TEXT_OR_NULL,
-    user_profile_id=TEXT_OR_NULL,
-    created_at=TEXT,
-    archived_at=TEXT_OR_NULL,
-    tags=type_schema("object"),
+    **fields(TEXT, "id", "type", "name", "display_color", "compartment_id", "created_at"),
+    **fields(TEXT_OR_NULL, "external_key_id", "user_profile_id", "archived_at"),
+    **fields(type_schema("object"), "data_residency", "tags"),
 )
 MEMBER: Final = object_schema(
-    id=TEXT, type=TEXT, user_id=TEXT, workspace_id=TEXT, workspace_role=TEXT
+    **fields(TEXT, "id", "type", "user_id", "workspace_id", "workspace_role")
 )
 SCOPE: Final = object_schema(
     {"workspace_id": TEXT, "api_key_id": TEXT_OR_NULL, "user_id": TEXT_OR_NULL}, type=TEXT
 )
-AMOUNT: Final = {"amount": TEXT, "currency": TEXT, "period": TEXT, "scope": SCOPE}
+AMOUNT: Final = {**fields(TEXT, "amount", "currency", "period"), "scope": SCOPE}
 LIMIT: Final = object_schema(
-    **AMOUNT, id=TEXT, type=TEXT, is_enabled=FLAG, created_at=TEXT, updated_at=TEXT
+    **AMOUNT, **fields(TEXT, "id", "type", "created_at", "updated_at"), is_enabled=FLAG
 )
 EFFECTIVE: Final = object_schema(
     **AMOUNT,

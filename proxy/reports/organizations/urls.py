@@ -8,24 +8,24 @@ from django.urls import path, re_path
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import not_found
 
-from . import admin_api_views, analytics, claude_code, spend_limits, usage_report
+from . import lists, usage_reports
 
 VIEWS: Final[Mapping[str, type[ReportView]]] = {
-    "me": admin_api_views.MeView,
-    "usage_report/messages": usage_report.UsageReportView,
-    "usage_report/claude_code": claude_code.ClaudeCodeView,
-    "cost_report": usage_report.CostReportView,
-    "analytics/usage": analytics.AnalyticsUsageView,
-    "analytics/cost": analytics.AnalyticsCostView,
-    "api_keys": admin_api_views.KeysView,
-    "api_keys/<str:ident>": admin_api_views.KeyView,
-    "users": admin_api_views.UsersView,
-    "users/<str:ident>": admin_api_views.UserView,
-    "workspaces": admin_api_views.WorkspacesView,
-    "workspaces/<str:ident>": admin_api_views.WorkspaceView,
-    "workspaces/<str:ident>/members": admin_api_views.MembersView,
-    "spend_limits": spend_limits.SpendLimitsView,
-    "spend_limits/effective": spend_limits.EffectiveView,
+    "me": lists.MeView,
+    "usage_report/messages": usage_reports.UsageReportView,
+    "usage_report/claude_code": usage_reports.ClaudeCodeView,
+    "cost_report": usage_reports.CostReportView,
+    "analytics/usage": usage_reports.AnalyticsUsageView,
+    "analytics/cost": usage_reports.AnalyticsCostView,
+    "api_keys": lists.KeysView,
+    "api_keys/<str:ident>": lists.KeyView,
+    "users": lists.UsersView,
+    "users/<str:ident>": lists.UserView,
+    "workspaces": lists.WorkspacesView,
+    "workspaces/<str:ident>": lists.WorkspaceView,
+    "workspaces/<str:ident>/members": lists.MembersView,
+    "spend_limits": lists.SpendLimitsView,
+    "spend_limits/effective": lists.EffectiveView,
 }
 
 app_name = "organizations"

@@ -18,8 +18,15 @@ from proxy.models import Exchange, State, TokenSource
 from proxy.models.ledger_names import key_ids
 from proxy.money import nanousd_of
 from proxy.reports.core.expansion import REQUEST_PATHS, expand_parameter
-from proxy.reports.core.keyset_list import KeysetParameters, only_values
-from proxy.reports.core.query_parameters import Amount, Choice, Flag, Number, Values
+from proxy.reports.core.pagination import KeysetParameters, only_values
+from proxy.reports.core.query_parameters import (
+    Amount,
+    Choice,
+    Flag,
+    Number,
+    Values,
+    invalid_range,
+)
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
 from proxy.reports.usage.exchange_queries import CONTEXT_WINDOW
 
@@ -164,8 +171,7 @@ class RequestParameters(KeysetParameters):
                 try:
                     attrs[name] = parse_instant(attrs[name], zone, name)
                 except InvalidTimeRange as error:
-                    message = str(error).partition(": ")[2]
-                    raise serializers.ValidationError({name: message}) from None
+                    raise invalid_range(error) from None
         return attrs
 
 

@@ -1,6 +1,6 @@
 """The search of transcripts over REST."""
 
-from typing import Any, Final
+from typing import Any
 
 from django.http import Http404, HttpResponseBase
 from drf_spectacular.utils import extend_schema
@@ -15,15 +15,13 @@ from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import QueryTooSlow
 from proxy.reports.core.expansion import SESSION_PATHS, expand_parameter, expand_rows
 from proxy.reports.core.permissions import MayReadTranscripts
-from proxy.reports.core.query_parameters import JsonOnlyParameters, Number
+from proxy.reports.core.query_parameters import JsonOnlyParameters, Number, invalid_range
 from proxy.reports.core.references import Reference
-from proxy.reports.core.rendering import decode_cursor, encode_cursor, invalid_cursor
+from proxy.reports.core.rendering import decode_cursor, encode_cursor, paged
 from proxy.reports.core.time_ranges import InvalidTimeRange, load_zone, parse_instant
 from proxy.transcript_search import Filters, SearchSwitchedOff, result_row, search_transcripts
 
 from .views import READING_REASON
-
-MAX_POSITION: Final = 2**63 - 1
 
 
 class SearchParameters(JsonOnlyParameters):
@@ -43,7 +41,7 @@ class SearchParameters(JsonOnlyParameters):
     limit = Number(min_value=1, max_value=100, default=20)
     expand = expand_parameter(SESSION_PATHS)
     page = serializers.CharField(
-        max_length=100, default="", help_text="The next_page of the previous response."
+        max_length=500, default="", help_text="The next_page of the previous response."
     )
 
     def get_fields(self) -> dict[str, Any]:
@@ -62,21 +60,13 @@ class SearchParameters(JsonOnlyParameters):
                 for name in ("from", "to")
             ]
         except InvalidTimeRange as error:
-            name, _, message = str(error).partition(": ")
-            raise ValidationError({name: message}) from None
+            raise invalid_range(error) from None
         names = ("team", "key", "user", "model")
         attrs["filters"] = Filters(
             since=bounds[0], until=bounds[1], **{name: attrs[name] for name in names}
         )
-        attrs["below"] = _position(attrs["page"]) if attrs["page"] else None
+        attrs["below"] = decode_cursor(attrs["page"], "search") if attrs["page"] else None
         return attrs
-
-
-def _position(cursor: str) -> int:
-    position = decode_cursor(cursor)
-    if type(position) is not int or not 0 < position <= MAX_POSITION:
-        raise invalid_cursor(cursor)
-    return position
 
 
 class FragmentShape(serializers.Serializer[Any]):
@@ -133,12 +123,6 @@ class SearchView(ReportView):
         except SearchTooSlow:
             raise QueryTooSlow from None
         following = page.next_position
-        return Response(
-            {
-                "data": expand_rows(
-                    request, map(result_row, page.results), query.get("expand", ())
-                ),
-                "has_more": following is not None,
-                "next_page": encode_cursor(following) if following is not None else None,
-            }
-        )
+        rows = expand_rows(request, map(result_row, page.results), query.get("expand", ()))
+        next_page = encode_cursor(following, "search") if following is not None else None
+        return Response(paged(rows, next_page))

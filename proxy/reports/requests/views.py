@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Final
 
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponseBase
-from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -24,10 +23,9 @@ from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.base_views import ReportView
 from proxy.reports.core.exception_handler import MissingKey
 from proxy.reports.core.expansion import REQUEST_PATHS, expand_rows
-from proxy.reports.core.keyset_list import KeysetView
-from proxy.reports.core.pagination import row_parameters
+from proxy.reports.core.pagination import KeysetView, row_parameters
 from proxy.reports.core.permissions import IsKeyOrStaff
-from proxy.reports.core.rendering import column_names
+from proxy.reports.core.rendering import column_names, page_of
 
 from .filters import RequestParameters, filter_requests
 from .serializers import RequestRow, request_row
@@ -42,23 +40,13 @@ READING_REASON: Final = OpenApiParameter(
 logger = logging.getLogger(__name__)
 
 
-class RequestPage(serializers.Serializer[Any]):
-    data = RequestRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
-    has_more = serializers.BooleanField()
-    next_page = serializers.CharField(allow_null=True)
-
-
 class RequestsView(KeysetView):
     """List requests, newest first, with keyset pagination."""
 
-    parameters = RequestParameters
+    parameters, answer = RequestParameters, page_of(RequestRow)
     permission_classes = (IsKeyOrStaff,)  # a key without scopes sees its own requests
     file_name, columns = "requests", column_names(RequestRow())
     row_of: ClassVar = staticmethod(request_row)
-
-    @extend_schema(responses=RequestPage)
-    def get(self, request: Request) -> HttpResponseBase:
-        return super().get(request)
 
     @staticmethod
     def matching_rows(reader: Reader, query: Mapping[str, Any]) -> QuerySet[Exchange]:
@@ -83,8 +71,8 @@ class RequestView(RequestDetailBase):
 
     permission_classes = (IsKeyOrStaff,)
     parameters: ClassVar = row_parameters(REQUEST_PATHS)
+    answer = RequestRow
 
-    @extend_schema(responses=RequestRow)
     def get(self, request: Request, request_id: str) -> HttpResponseBase:
         paths = self.validated_query().get("expand", ())
         row = request_row(self.get_exchange(request_id))

@@ -8,29 +8,23 @@ from django.http import QueryDict
 from rest_framework import serializers
 
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.exception_handler import format_detail
 from proxy.reports.core.query_parameters import normalize_query
 from proxy.reports.requests.sessions import SessionsView
 from proxy.reports.requests.views import RequestsView
-from proxy.reports.usage import (
-    comparison,
-    latency_errors_cache,
-    outcomes,
-    stop_reasons,
-    summary,
-    usage,
-)
+from proxy.reports.usage import days, reports, usage
 
 REPORTS: Final[Mapping[str, type[ReportView]]] = {
     "usage": usage.UsageView,
-    "summary": summary.SummaryView,
-    "timeseries": summary.TimeseriesView,
-    "top": summary.TopView,
-    "latency": latency_errors_cache.LatencyView,
-    "errors": latency_errors_cache.ErrorsView,
-    "cache": latency_errors_cache.CacheView,
-    "comparison": comparison.ComparisonView,
-    "outcomes": outcomes.OutcomesView,
-    "stop_reasons": stop_reasons.StopReasonsView,
+    "summary": reports.SummaryView,
+    "timeseries": reports.TimeseriesView,
+    "top": reports.TopView,
+    "latency": reports.LatencyView,
+    "errors": reports.ErrorsView,
+    "cache": reports.CacheView,
+    "comparison": reports.ComparisonView,
+    "outcomes": days.OutcomesView,
+    "stop_reasons": days.StopReasonsView,
     "requests": RequestsView,
     "sessions": SessionsView,
 }
@@ -52,14 +46,8 @@ def query_error(report: str, stored: Any) -> str:
         parameters = REPORTS[report].parameters(data=normalize_query(as_query(stored)))
         parameters.is_valid(raise_exception=True)
     except serializers.ValidationError as error:
-        return "; ".join(f"{name}: {_first(texts)}" for name, texts in error.detail.items())  # type: ignore[union-attr]  # a dict of a serializer's errors
+        return format_detail(error.detail)
     return ""
-
-
-def _first(texts: Any) -> str:
-    while isinstance(texts, list | dict):
-        texts = next(iter(texts.values() if isinstance(texts, dict) else texts))
-    return str(texts)
 
 
 def as_query(stored: Mapping[str, Any], given: QueryDict | None = None) -> QueryDict:

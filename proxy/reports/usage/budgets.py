@@ -1,7 +1,7 @@
-"""The report on budgets: amount spent, amount left, and end of the current period."""
+"""The budgets with their state, and GET /api/v1/me/: what applies to the caller."""
 
 import re
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -9,19 +9,30 @@ from zoneinfo import ZoneInfo
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponseBase
 from django.utils.timezone import now
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.models import ApiKey, Budget, Period
 from proxy.money import usd
-from proxy.permissions.row_permissions import visible_budgets
+from proxy.permissions.row_permissions import Reader, visible_budgets
 from proxy.reports.core.base_views import ReportView
+from proxy.reports.core.permissions import IsKeyOrStaff
+from proxy.reports.core.references import Reference, reference_of
 from proxy.reports.core.rendering import Row
-from proxy.reports.core.time_ranges import DAY, midnight
+from proxy.reports.core.time_ranges import (
+    TimeRange,
+    ceil_quarter,
+    load_zone,
+    midnight,
+    period_of_day,
+)
 from proxy.times import rfc3339
 
+from .metrics import CountColumns, merge_counts, usage_columns
+from .rollup_queries import usage
+
+BUCKETS: Final = {Period.DAY: "1d", Period.WEEK: "1w", Period.MONTH: "1mo"}
 BUDGET_ID: Final = re.compile(r"budget_([0-9]{1,18})", re.ASCII)
 
 
@@ -57,19 +68,9 @@ def period_of(budget: Budget, at: datetime) -> tuple[datetime, datetime]:
         zone = ZoneInfo(budget.zone)
     except (KeyError, ValueError, OSError):
         zone = ZoneInfo("UTC")
-    day = at.astimezone(zone).date()
-    first, next_first = _days(day, budget.period)
-    return midnight(first, zone), midnight(next_first, zone)
-
-
-def _days(day: date, period: str) -> tuple[date, date]:
-    if period == Period.DAY:
-        return day, day + DAY
-    if period == Period.WEEK:
-        first = day - timedelta(days=day.weekday())
-        return first, first + timedelta(days=7)
-    first = day.replace(day=1)
-    return first, (first + timedelta(days=32)).replace(day=1)
+    days = period_of_day(at.astimezone(zone).date(), BUCKETS[Period(budget.period)])
+    start, end = (midnight(day, zone) for day in days)
+    return start, end
 
 
 def state_of(budget: Budget) -> Row:
@@ -117,7 +118,8 @@ def budgets_over(key: ApiKey | None, user: Any) -> QuerySet[Budget]:
 class BudgetStatusView(ReportView):
     """Return one budget with its state."""
 
-    @extend_schema(responses=BudgetState)
+    answer = BudgetState
+
     def get(self, request: Request, budget_id: str) -> HttpResponseBase:
         self.validated_query()
         match = BUDGET_ID.fullmatch(budget_id)
@@ -125,3 +127,78 @@ class BudgetStatusView(ReportView):
         if not budget:
             raise Http404("no such budget")
         return Response(state_of(budget))
+
+
+class Spent(CountColumns):
+    starting_at = serializers.CharField()
+
+
+class MeAnswer(serializers.Serializer[Any]):
+    kind = serializers.CharField(help_text="key or user")
+    id = serializers.CharField(help_text="The id of the key or the user.")
+    name = serializers.CharField()
+    team = Reference("team", allow_null=True)
+    scopes = serializers.ListField(child=serializers.CharField())
+    limits = serializers.JSONField()
+    models_allowed = serializers.ListField(child=serializers.CharField())
+    expires_at = serializers.CharField(allow_null=True)
+    this_month = Spent()
+    budgets = serializers.ListField(child=serializers.DictField())
+
+
+class MeView(ReportView):
+    """Return the caller: permissions, limits, usage of this month (UTC) and budgets."""
+
+    permission_classes = (IsKeyOrStaff,)
+    answer = MeAnswer
+
+    def get(self, request: Request) -> HttpResponseBase:
+        self.validated_query()
+        key = request.auth if isinstance(request.auth, ApiKey) else None
+        return Response(
+            {**_identity(request, key), **self._month_usage(), "budgets": _budgets(request, key)}
+        )
+
+    def _month_usage(self) -> Row:
+        own = Reader(user=self.reader.user, key_id=self.reader.key_id)
+        utc = load_zone("UTC")
+        start = midnight(now().date().replace(day=1), utc)
+        time_range = TimeRange([start, ceil_quarter(now())], "all", utc)
+        counts = usage_columns(merge_counts(usage(own, time_range, []).values()))
+        return {"this_month": {"starting_at": time_range.local(start), **counts}}
+
+
+def _identity(request: Request, key: ApiKey | None) -> Row:
+    if key is None:
+        name = request.user.get_username()
+        return {
+            "kind": "user",
+            "id": name,
+            "name": name,
+            "team": None,
+            "scopes": [],
+            "limits": {},
+            "models_allowed": [],
+            "expires_at": None,
+        }
+    return {
+        "kind": "key",
+        **(reference_of(key) or {}),
+        "team": reference_of(key.team),
+        "scopes": key.scopes,
+        "limits": _limits_of(key),
+        "models_allowed": key.models_allowed or key.team.models_allowed,
+        "expires_at": rfc3339(key.expires),
+    }
+
+
+def _limits_of(key: ApiKey) -> Row:
+    """Return the limits of the key, or else of its team; those by model are added for each name."""
+    team, own = key.team.limits, key.limits
+    models = {**team.get("models", {}), **own.get("models", {})}
+    return {**team, **own} | ({"models": models} if models else {})
+
+
+def _budgets(request: Request, key: ApiKey | None) -> list[Row]:
+    user = request.user if request.user.is_authenticated else None
+    return [state_of(budget) for budget in budgets_over(key, user)]

@@ -1,7 +1,8 @@
 """Sums computed from single requests, for groups without a rollup: minutes, sessions, tools."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from functools import reduce
 from itertools import pairwise
@@ -32,9 +33,10 @@ from proxy.models import Exchange, HashChainLink, Outcome, State
 from proxy.models.ledger import HAS_TOKENS
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 from proxy.reports.core.dimensions import DIMENSIONS
-from proxy.reports.core.time_ranges import TimeRange
+from proxy.reports.core.time_ranges import MINUTES, TimeRange
 
 from .rollup_queries import (
+    COLUMN_OF,
     COUNT_NAMES,
     Counts,
     Key,
@@ -92,25 +94,49 @@ def _rows(reader: Reader, start: datetime, end: datetime, condition: Q) -> Query
     ).order_by()
 
 
-def _sums(row: Mapping[str, Any]) -> Counts:
-    return Counts({name: row.get(f"sum_{name}") or 0 for name in COUNT_NAMES})
-
-
 def usage_from_requests(
     reader: Reader, start: datetime, end: datetime, columns: Sequence[str], condition: Q
-) -> dict[tuple[Any, ...], Counts]:
+) -> dict[Key, Counts]:
     """Return the sums of one time range, grouped by columns of Exchange or ``context_window``."""
-    rows = _rows(reader, start, end, condition)
-    grouped = (
-        rows.values(*columns).annotate(**_aggregates())
-        if columns
-        else [rows.aggregate(**_aggregates())]
-    )
-    totals: dict[tuple[Any, ...], Counts] = {}
+    return dict(_sum_rows(_rows(reader, start, end, condition), columns, _aggregates()))
+
+
+def _sum_rows(
+    rows: QuerySet[Exchange], columns: Sequence[str], sums: Mapping[str, Any]
+) -> Iterator[tuple[Key, Counts]]:
+    grouped = rows.values(*columns).annotate(**sums) if columns else [rows.aggregate(**sums)]
     for row in grouped:
-        key = tuple(row[column] for column in columns)
-        totals.setdefault(key, Counts()).add(_sums(row).counts)
-    return {key: sums for key, sums in totals.items() if sums["requests"]}
+        if row["sum_requests"]:
+            counts = {name: row.get(f"sum_{name}") or 0 for name in COUNT_NAMES}
+            yield tuple(row[column] for column in columns), Counts(counts)
+
+
+def usage_or_requests(
+    reader: Reader,
+    time_range: TimeRange,
+    groups: Sequence[str],
+    condition: Q,
+    counts: Sequence[str] = COUNT_NAMES,
+) -> Table:
+    """Sum the rollup tables, or single requests if no rollup has the groups or the buckets."""
+    if time_range.bucket != MINUTES:
+        with suppress(NoRollup):
+            return usage(reader, time_range, groups, condition, counts)
+    columns = [COLUMN_OF[name] for name in groups]
+    if time_range.bucket == MINUTES:
+        rows = _rows(reader, time_range.start, time_range.end, condition)
+        found = _sum_rows(rows.annotate(bucket=_minute()), ["bucket", *columns], _aggregates())
+        table = {
+            (time_range.index(_parse_minute(minute)), tuple(key)): sums
+            for (minute, *key), sums in found
+        }
+    else:
+        table = {
+            (number, key): sums
+            for number, (start, end) in enumerate(pairwise(time_range.edges))
+            for key, sums in usage_from_requests(reader, start, end, columns, condition).items()
+        }
+    return named_table(groups, table)
 
 
 def usage_as_of(
@@ -137,11 +163,8 @@ def usage_as_of(
     table: Table = {}
     for bucket, (start, end) in enumerate(pairwise(time_range.edges)):
         rows = _rows(reader, start, end, condition & was_known).annotate(is_changed=is_changed)
-        sums = {**_aggregates(), **costs}
-        found = rows.values(*columns).annotate(**sums) if columns else [rows.aggregate(**sums)]
-        for row in found:
-            if row["sum_requests"]:
-                table[bucket, tuple(row[column] for column in columns)] = _sums(row)
+        for key, sums in _sum_rows(rows, columns, {**_aggregates(), **costs}):
+            table[bucket, key] = sums
     return named_table(groups, table)
 
 
@@ -150,24 +173,17 @@ def by_tool(reader: Reader, time_range: TimeRange, condition: Q) -> dict[Key, Co
 
     Whole UTC days come from the rollup by tool and day, parts of a day from single requests.
     """
-
-    def from_requests(part: TimeRange) -> Mapping[Key, Counts]:
-        return _by_tool_from_requests(reader, part.start, part.end, condition)
-
-    totals = _sum_parts(reader, _parts(time_range), TOOL, condition, from_requests)
-    totals.pop(("",), None)  # requests that called no tool
-    return totals
-
-
-def _by_tool_from_requests(
-    reader: Reader, start: datetime, end: datetime, condition: Q
-) -> dict[Key, Counts]:
-    rows = _rows(reader, start, end, condition & Q(tool_calls__gt=0))
     totals: dict[Key, Counts] = {}
-    for row in rows.values("tool_names").annotate(**_aggregates()):
-        sums = _sums(row)
-        for name in tools_of(row["tool_names"]):
-            totals.setdefault((name,), Counts()).add(sums.counts)
+    for part in _parts(time_range):
+        try:
+            for (_, key), sums in usage(reader, part, [TOOL], condition).items():
+                totals.setdefault(key, Counts()).add(sums.counts)
+        except NoRollup:
+            rows = _rows(reader, part.start, part.end, condition & Q(tool_calls__gt=0))
+            for (called,), sums in _sum_rows(rows, ["tool_names"], _aggregates()):
+                for name in tools_of(called):
+                    totals.setdefault((name,), Counts()).add(sums.counts)
+    totals.pop(("",), None)  # requests that called no tool
     return totals
 
 
@@ -198,29 +214,9 @@ def top_sessions(
         )
     highest = sorted(weights, key=lambda name: (-weights[name], name))[:limit]
     chosen = condition & Q(session_id__in=highest)
-
-    def from_requests(part: TimeRange) -> Mapping[Key, Counts]:
-        return usage_from_requests(reader, part.start, part.end, ["session_id"], chosen)
-
-    return _sum_parts(reader, parts, SESSION, chosen, from_requests)
-
-
-def _sum_parts(
-    reader: Reader,
-    parts: Iterable[TimeRange],
-    group: str,
-    condition: Q,
-    from_requests: Callable[[TimeRange], Mapping[Key, Counts]],
-) -> dict[Key, Counts]:
-    """Return the sums by group; ``from_requests`` is called for parts that no rollup has."""
     totals: dict[Key, Counts] = {}
     for part in parts:
-        try:
-            table = usage(reader, part, [group], condition)
-            sums_by_key: Mapping[Key, Counts] = {key: sums for (_, key), sums in table.items()}
-        except NoRollup:
-            sums_by_key = from_requests(part)
-        for key, sums in sums_by_key.items():
+        for (_, key), sums in usage_or_requests(reader, part, [SESSION], chosen).items():
             totals.setdefault(key, Counts()).add(sums.counts)
     return totals
 
@@ -229,28 +225,6 @@ def _parts(time_range: TimeRange) -> Iterator[TimeRange]:
     """Yield the parts of a time range that are whole UTC days, and the other parts."""
     for _, start, end in day_and_quarter_slices(time_range):
         yield TimeRange([start, end], "all", time_range.zone)
-
-
-def usage_by_minute(
-    reader: Reader, start: datetime, end: datetime, columns: Sequence[str], condition: Q
-) -> dict[tuple[datetime, tuple[Any, ...]], Counts]:
-    """Return the sums of one time range, grouped by UTC minute and columns of Exchange."""
-    rows = _rows(reader, start, end, condition).annotate(bucket=_minute())
-    totals: dict[tuple[datetime, tuple[Any, ...]], Counts] = {}
-    for row in rows.values("bucket", *columns).annotate(**_aggregates()):
-        key = (_parse_minute(row["bucket"]), tuple(row[column] for column in columns))
-        totals.setdefault(key, Counts()).add(_sums(row).counts)
-    return totals
-
-
-def minute_table(
-    reader: Reader, time_range: TimeRange, groups: Sequence[str], condition: Q
-) -> Table:
-    """Return the sums by one-minute bucket and group. ``groups`` are keys of DIMENSIONS."""
-    columns = [DIMENSIONS[name] for name in groups]
-    totals = usage_by_minute(reader, time_range.start, time_range.end, columns, condition)
-    table = {(time_range.index(start), key): sums for (start, key), sums in totals.items()}
-    return named_table(groups, table)
 
 
 def _minute() -> Any:

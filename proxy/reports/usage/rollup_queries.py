@@ -29,31 +29,26 @@ from proxy.models import (
     UsageSummaryDay,
 )
 from proxy.models.rollups import UsageCounts
-from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.dimensions import DIMENSIONS, shown
 from proxy.reports.core.time_ranges import DAY, TimeRange
 
 CLASSES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "reasoning")
 MISSING: Final = ("input", "output", "cache_read", "cache_write", "reasoning")
-COUNT_NAMES: Final = (
-    "requests",
-    "errors",
-    "client_gone",
-    *(f"{name}_{source}" for name in CLASSES for source in ("reported", "estimated")),
-    *(f"{name}_missing" for name in MISSING),
-    "cost_nanousd",
-    "cost_estimated_nanousd",
-    *(f"cost_{name}_nanousd" for name in CLASSES if name != "reasoning"),
-    "unpriced",
-    "web_searches",
-    "tool_calls",
-)
-COST_COUNTS: Final = ("requests", "cost_nanousd", "unpriced")
 TOKEN_COUNTS: Final = (
     *(f"{name}_{source}" for name in CLASSES for source in ("reported", "estimated")),
     *(f"{name}_missing" for name in MISSING),
     "web_searches",
+)
+COST_COUNTS: Final = ("requests", "cost_nanousd", "unpriced")
+COUNT_NAMES: Final = (
+    *COST_COUNTS,
+    "errors",
+    "client_gone",
+    *TOKEN_COUNTS,
+    "cost_estimated_nanousd",
+    *(f"cost_{name}_nanousd" for name in CLASSES if name != "reasoning"),
+    "tool_calls",
 )
 MISSING_OF: Final = {name: f"{source}_missing" for name, source in SOURCE_OF.items()}
 """Token class -> name of the count of requests without a value for this class."""
@@ -261,8 +256,7 @@ def sketches(
     reader: Reader, time_range: TimeRange, groups: Sequence[str], condition: Q | None = None
 ) -> dict[Key, Histograms]:
     """Return the latency histograms by group, merged over the whole time range."""
-    whole = TimeRange([time_range.start, time_range.end], "all", time_range.zone)
-    found = sketches_by_bucket(reader, whole, groups, condition)
+    found = sketches_by_bucket(reader, time_range.as_one_bucket, groups, condition)
     return {key: sketch for (_, key), sketch in found.items()}
 
 
@@ -322,32 +316,3 @@ def sum_known(tokens: Iterable[int | None]) -> int | None:
 def cost_of(sums: Counts) -> int | None:
     """Return the cost of the priced requests; None if only unpriced requests used tokens."""
     return None if sums["unpriced"] and not sums["cost_nanousd"] else sums["cost_nanousd"]
-
-
-def usage_columns(sums: Counts) -> dict[str, Any]:
-    """Return the counts as columns of the reports; a token column is reported + estimated."""
-    row: dict[str, Any] = {name: sums[name] for name in ("requests", "errors", "client_gone")}
-    for name in CLASSES:
-        label = LABELS[name]
-        row[label] = known_tokens(sums, name)
-        row[f"{label}_reported"] = sums[f"{name}_reported"]
-        row[f"{label}_estimated"] = sums[f"{name}_estimated"]
-    for name in MISSING:
-        row[f"{name}_missing_requests"] = sums[f"{name}_missing"]
-    row["cost_usd"] = usd(cost_of(sums))
-    row["cost_estimated_usd"] = usd(sums["cost_estimated_nanousd"])
-    row["unpriced_requests"] = sums["unpriced"]
-    row["cost_is_floor"] = sums["unpriced"] > 0
-    row["tool_calls"] = sums["tool_calls"]
-    row["web_search_requests"] = sums["web_searches"]
-    return row
-
-
-LABELS: Final[Mapping[str, str]] = {
-    "input": "input_tokens",
-    "output": "output_tokens",
-    "cache_read": "cache_read_input_tokens",
-    "cache_write_5m": "cache_write_5m_tokens",
-    "cache_write_1h": "cache_write_1h_tokens",
-    "reasoning": "reasoning_tokens",
-}

@@ -30,7 +30,10 @@ from proxy.models import (
     UsageSummaryDay,
 )
 from proxy.permissions.row_permissions import Reader
+from proxy.reports.core.dimensions import DIMENSIONS
 from proxy.reports.core.time_ranges import build_time_range
+from proxy.reports.usage.days import GROUPS as GROUPS_OF_OUTCOMES
+from proxy.reports.usage.days import STOP_DIMENSIONS
 from proxy.reports.usage.rollup_queries import NoRollup, day_and_quarter_slices, rollup_slices
 from tests.fakes.caches import NO_CACHE
 from tests.lanes import repeat
@@ -287,3 +290,45 @@ def test_columns_without_a_rollup_table_raise():
 
     with pytest.raises(NoRollup):
         list(rollup_slices(Reader(everything=True), time_range, ["session_id"]))
+
+
+@settings(PROPERTY, max_examples=repeat(fast=6, slow=200))  # a dozen requests each
+@given(zone=st.sampled_from(ZONES), span=spans, data=st.data())
+def test_the_groups_of_every_report_add_up_to_the_total_and_to_the_rows(get_json, zone, span, data):
+    """Of each report by one dimension; the errors by type have only the failed requests."""
+    first, last = days_of(span)
+    query = {"from": first.isoformat(), "to": last.isoformat(), "tz": zone}
+    by = data.draw(st.sampled_from(sorted(DIMENSIONS)))
+
+    def rows(name, **more):
+        return get_json(f"/api/v1/{name}/", **query, **more)["data"]
+
+    whole = get_json("/api/v1/summary/", **query)
+    single = sum(requests_by_local_day(zone, first, last).values())
+    assert whole["requests"] == single
+    for report in ("comparison", "errors", "top"):
+        if (report, by) != ("errors", "error_type"):
+            assert total(rows(report, by=by), "requests") == single, report
+        assert total(rows(report, by=by), "errors") == whole["errors"], report
+    assert total(rows("comparison", by=by), "output_tokens") == (whole["output_tokens"] or 0)
+    cached = "cache_read_input_tokens"
+    assert total(rows("cache", by=by), cached) == (whole[cached] or 0)
+    measured = sum(row["total_ms"]["count"] for row in rows("latency", by=by))
+    assert measured == whole["total_ms"]["count"]
+    costs = [row["cost_usd"] for row in rows("comparison", by=by) if row["cost_usd"] is not None]
+    assert sum(map(Decimal, costs)) == Decimal(whole["cost_usd"] or 0)
+
+
+@settings(PROPERTY, max_examples=repeat(fast=6, slow=200))
+@given(span=spans, data=st.data())
+def test_the_groups_of_the_reports_on_days_add_up_to_the_rows(get_json, span, data):
+    first, last = days_of(span)
+    query = {"from": first.isoformat(), "to": last.isoformat(), "limit": 10_000}
+    outcomes = data.draw(st.lists(st.sampled_from(sorted(GROUPS_OF_OUTCOMES)), max_size=3))
+    stops = data.draw(st.lists(st.sampled_from(sorted({*STOP_DIMENSIONS} - {"tool"})), max_size=3))
+
+    single = sum(requests_by_local_day("UTC", first, last).values())
+
+    for report, by in (("outcomes", outcomes), ("stop_reasons", stops)):
+        answer = get_json(f"/api/v1/{report}/", group_by=",".join(by), **query)
+        assert total(answer["data"], "requests") == single, (report, by)

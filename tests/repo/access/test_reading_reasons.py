@@ -14,7 +14,7 @@ from proxy.models import AuditEntry
 from proxy.models.ledger_names import person_ids
 from proxy.permissions.readings import HEADER
 from proxy.permissions.roles import MEMBER
-from proxy.reports.requests.raw_bodies import SIDES
+from proxy.reports.requests.transcripts import SIDES
 from tests.proxy.admin import factories
 
 from .access_tables import DJANGO

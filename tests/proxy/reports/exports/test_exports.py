@@ -31,7 +31,9 @@ def test_a_chunk_is_sent_before_the_next_rows_are_computed(kind, factory):
             count += 1
             yield row
 
-    chunks = stream_rows(factory().get("/"), rows(), kind, "requests").streaming_content
+    chunks = stream_rows(
+        factory().get("/"), rows(), kind, "requests", column_names(RequestRow())
+    ).streaming_content
     computed_ahead = []
 
     async def read():  # as an ASGI server does

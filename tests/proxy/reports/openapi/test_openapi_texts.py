@@ -8,9 +8,8 @@ from django.contrib.staticfiles import finders
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.settings import spectacular_settings
 
-from proxy.reports.openapi.examples import BODIES
-from proxy.reports.openapi.generator import CachedGenerator
-from proxy.reports.openapi.views import SchemaView
+from proxy.reports.api_docs import SchemaView
+from proxy.reports.openapi import BODIES, CachedGenerator
 from tests.fakes.openapi import schema
 
 DOCUMENT = schema()
@@ -103,3 +102,10 @@ def test_the_page_loads_only_files_of_the_gateway(client):
     files = [part.split('"')[0].removeprefix("/static/") for part in text.split('src="')[1:]]
     assert len(files) == 2
     assert all(map(finders.find, files))
+
+
+@pytest.mark.parametrize("name", ["UsageAnswer", "TopAnswer", "OutcomePage", "StopReasonPage"])
+def test_a_report_has_the_header_of_its_time_range(name):
+    assert {"from", "to", "tz", "data_refreshed_at", "data"} <= {
+        *COMPONENTS["schemas"][name]["required"]
+    }

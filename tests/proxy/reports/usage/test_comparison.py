@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from proxy.reports.core.time_ranges import TimeRange
-from proxy.reports.usage.comparison import period_before
+from proxy.reports.usage.reports import period_before
 from tests.proxy.admin import factories
 
 pytestmark = pytest.mark.django_db

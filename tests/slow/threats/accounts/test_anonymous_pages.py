@@ -8,8 +8,8 @@ import pytest
 from django.conf import settings
 from django.test import RequestFactory
 
-from proxy.reports.openapi.generator import CachedGenerator
-from proxy.reports.openapi.views import SchemaView
+from proxy.reports.api_docs import SchemaView
+from proxy.reports.openapi import CachedGenerator
 from tests.slow.threats import raw_http
 
 PUBLIC = ("/api/v1/schema/", "/api/v1/docs/")

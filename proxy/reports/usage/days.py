@@ -1,36 +1,48 @@
-"""GET /api/v1/outcomes/: what coding agents did, and what it cost, by session, user, team or day.
+"""The reports on UTC days: what coding agents did, and why answers ended.
 
-The figures come from ``SessionOutcomeDay``, joined to the usage of the same session and UTC day.
+The figures of ``outcomes`` come from ``SessionOutcomeDay``, joined to the usage of the same session
+and UTC day; those of ``stop_reasons`` from ``StopReasonDay``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 from django.db.models import Count, Q, Sum
 from django.http import HttpResponseBase
 from django.utils.timezone import now
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from proxy.ledger.outcomes.extraction import EDIT_KINDS
 from proxy.ledger.posting.outcomes import COUNTS
-from proxy.models import UsageBySessionDay
+from proxy.models import StopReasonDay, UsageBySessionDay
 from proxy.money import usd
 from proxy.permissions.row_permissions import Reader, visible_rows
 from proxy.reports.core.base_views import ReportView
-from proxy.reports.core.dimensions import column_values, dimension_value, order_of, shown_rows
+from proxy.reports.core.dimensions import dimension_value, order_of, shown_rows
 from proxy.reports.core.permissions import IsKeyOrStaff
-from proxy.reports.core.query_parameters import Choice, Number, PageParameters, Values
+from proxy.reports.core.query_parameters import (
+    Choice,
+    Groups,
+    Number,
+    PageParameters,
+    Values,
+    filters_of,
+    invalid_range,
+)
 from proxy.reports.core.references import KeyId
 from proxy.reports.core.rendering import (
     Row,
     column_names,
     decode_cursor,
     encode_cursor,
-    invalid_cursor,
+    page_of,
+    paged,
+    shape_of,
 )
 from proxy.reports.core.time_ranges import DAY, InvalidTimeRange, load_zone, parse_instant
 from proxy.times import rfc3339
@@ -49,11 +61,8 @@ GROUPS: Final[Mapping[str, str]] = {
     "branch": "outcome__branch",
 }
 """Name of the dimension in the API -> its column in ``UsageBySessionDay``."""
-FILTERS: Final = tuple(name for name in GROUPS if name != "day")
-MAX_GROUPS: Final = 4
 MAX_DAYS: Final = 400
 DEFAULT_DAYS: Final = 30
-MAX_OFFSET: Final = 10**9
 
 REPORTED, DERIVED, MISSING = "reported", "derived", "missing"
 SOURCES: Final[Mapping[str, str]] = {
@@ -215,11 +224,7 @@ class OutcomeRow(serializers.Serializer[Any]):
         return {**dimensions, **fields, **figures, "cost_per_commit_usd": cost}
 
 
-class DayPage(serializers.Serializer[Any]):
-    """A page of a report on UTC days; a subclass adds ``data``."""
-
-    has_more = serializers.BooleanField()
-    next_page = serializers.CharField(allow_null=True)
+class DayHeader(serializers.Serializer[Any]):
     to = serializers.CharField()
     tz = serializers.CharField(help_text="Always UTC: the figures are summed by UTC day.")
     data_refreshed_at = serializers.CharField(allow_null=True)
@@ -228,14 +233,12 @@ class DayPage(serializers.Serializer[Any]):
         return super().get_fields() | {"from": serializers.CharField()}
 
 
-class OutcomePage(DayPage):
-    data = OutcomeRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
-
-
 class DayParameters(PageParameters):
-    """A range of UTC days, and filters. ``filters``: name of each -> its column in the table."""
+    """A range of UTC days, filters and dimensions. Both mappings: name -> column in the table."""
 
     filters: ClassVar[Mapping[str, str]]
+    dimensions: ClassVar[Mapping[str, str]]
+    default_groups: ClassVar[Sequence[str]]
 
     to = serializers.CharField(
         max_length=40, default="", help_text="End, exclusive, to the next UTC day. Default: now."
@@ -249,33 +252,19 @@ class DayParameters(PageParameters):
         for name in self.filters:
             child = {"child": KeyId()} if name == "key_id" else {}
             fields[name] = Values(help_text=f"Only rows with these values of {name!r}.", **child)
+        fields["group_by"] = Groups(child=Choice(choices=sorted(self.dimensions)))
         return fields
-
-    def validate_group_by(self, value: list[str]) -> list[str]:
-        if len(value) > MAX_GROUPS:
-            raise serializers.ValidationError(f"at most {MAX_GROUPS} at once")
-        return list(dict.fromkeys(value))
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs = super().validate(attrs)
+        if "group_by" not in self.initial_data:
+            attrs["group_by"] = list(self.default_groups)
         try:
             attrs["start"], attrs["end"] = day_range(attrs["from"], attrs["to"])
         except InvalidTimeRange as error:
-            name, _, message = str(error).partition(": ")
-            raise serializers.ValidationError({name: message}) from None
-        condition = Q()
-        for name, column in self.filters.items():
-            if attrs.get(name):
-                condition &= Q(**{f"{column}__in": column_values(name, attrs[name])})
-        attrs["condition"] = condition
+            raise invalid_range(error) from None
+        attrs["condition"] = filters_of(attrs, self.filters)
         return attrs
-
-
-class OutcomeParameters(DayParameters):
-    """A range of UTC days, filters and dimensions."""
-
-    filters: ClassVar = {name: GROUPS[name] for name in FILTERS}
-    group_by = Values(child=Choice(choices=sorted(GROUPS)))
 
 
 def day_range(first: str, last: str) -> tuple[datetime, datetime]:
@@ -299,49 +288,165 @@ def _next_midnight(at: datetime) -> datetime:
     return midnight if midnight == at else midnight + DAY
 
 
-class OutcomesView(ReportView):
-    """Return edits, lines, commands, tests, commits and pull requests of coding agents, with cost.
+class DayReport(ReportView):
+    """A report on UTC days, with pages by offset.
 
-    A caller without the permission to report gets the outcomes of its own requests.
+    A caller without the permission to report gets the figures of its own requests.
     """
 
-    parameters = OutcomeParameters
     permission_classes = (IsKeyOrStaff,)
+    row: ClassVar[type[serializers.Serializer[Any]]]
+    dimensions: ClassVar[Mapping[str, str]]
+    filters: ClassVar[Mapping[str, str]]
+    default_groups: ClassVar[Sequence[str]] = ()
+    file_name: ClassVar[str]
 
-    @extend_schema(responses=OutcomePage)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        names = ("filters", "dimensions", "default_groups")
+        declared = {name: getattr(cls, name) for name in names}
+        name = cls.row.__name__.removesuffix("Row")
+        cls.parameters = shape_of(f"{name}Parameters", {}, DayParameters, **declared)
+        page = page_of(cls.row)
+        cls.answer = type(page.__name__, (page, DayHeader), {})
+
+    def rows(self, query: Row, first: int, stop: int | None) -> Iterator[Row]:
+        """Yield the rows from number ``first`` to ``stop``."""
+        raise NotImplementedError
+
     def get(self, request: Request) -> HttpResponseBase:
         query = self.validated_query()
-        groups = query.get("group_by", [])
-        found = outcome_sums(self.reader, query["start"], query["end"], groups, query["condition"])
         if query["format"] != "json":
-            return self.rows_response(query, "outcomes", _all(groups, found), _columns(groups))
-        first, limit = offset_of(query["page"]), query["limit"]
-        page = list(found[first : first + limit + 1])
-        refreshed = refreshed_at()
+            names = (name for name in column_names(self.row()) if name not in self.dimensions)
+            rows = self.rows(query, 0, None)
+            return self.rows_response(query, self.file_name, rows, [*query["group_by"], *names])
+        first = decode_cursor(query["page"], "offset") if query["page"] else 0
+        stop = first + query["limit"]
+        page = list(self.rows(query, first, stop + 1))
+        more = len(page) > query["limit"]
         return Response(
             {
                 "from": rfc3339(query["start"]),
                 "to": rfc3339(query["end"]),
                 "tz": "UTC",
-                "data_refreshed_at": rfc3339(refreshed),
-                "data": list(outcome_rows(groups, page[:limit])),
-                "has_more": len(page) > limit,
-                "next_page": encode_cursor(first + limit) if len(page) > limit else None,
+                "data_refreshed_at": rfc3339(refreshed_at()),
+                **paged(page[: query["limit"]], encode_cursor(stop, "offset") if more else None),
             }
         )
 
 
-def offset_of(cursor: str) -> int:
-    offset = decode_cursor(cursor) if cursor else 0
-    if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
-        raise invalid_cursor(cursor)
-    return offset
+class OutcomesView(DayReport):
+    """Return edits, lines, commands, tests, commits and pull requests of coding agents, with cost.
+
+    A caller without the permission to report gets the outcomes of its own requests.
+    """
+
+    row, dimensions, file_name = OutcomeRow, GROUPS, "outcomes"
+    filters: ClassVar = {name: column for name, column in GROUPS.items() if name != "day"}
+
+    def rows(self, query: Row, first: int, stop: int | None) -> Iterator[Row]:
+        groups, condition = query["group_by"], query["condition"]
+        found = outcome_sums(self.reader, query["start"], query["end"], groups, condition)
+        rows = found[first:stop]
+        return outcome_rows(groups, rows if isinstance(rows, list) else rows.iterator(2000))
 
 
-def _all(groups: Sequence[str], found: Any) -> Iterator[Row]:
-    rows = found if isinstance(found, list) else found.iterator(chunk_size=2000)
-    return outcome_rows(groups, rows)
+STOP_DIMENSIONS: Final[Mapping[str, str]] = {
+    "day": "start",
+    "team": "team",
+    "user": "user",
+    "client": "client_name",
+    "client_version": "client_version",
+    "model": "model_requested",
+    "tool": "tool",
+}
+"""Name of the dimension in the API -> its column in ``StopReasonDay``."""
+STOP_FILTERS: Final[Mapping[str, str]] = {
+    **{name: column for name, column in STOP_DIMENSIONS.items() if name != "day"},
+    "stop_reason": "stop_reason",
+}
 
 
-def _columns(groups: Sequence[str]) -> list[str]:
-    return [*groups, *(name for name in column_names(OutcomeRow()) if name not in GROUPS)]
+def stop_reason_rows(
+    reader: Reader,
+    start: datetime,
+    end: datetime,
+    groups: Sequence[str],
+    condition: Q | None = None,
+    *,
+    at_each_tool: bool = False,
+) -> Iterator[Row]:
+    """Yield the requests of each group and stop reason, of the UTC days in this time range.
+
+    The groups are in order, and in each the most frequent stop reason is first. ``at_each_tool``:
+    count a request at each tool that its answer calls, not only once.
+    """
+    columns = [STOP_DIMENSIONS[name] for name in groups]
+    rows = StopReasonDay.objects.filter(
+        visible_rows(reader), condition or Q(), start__gte=start, start__lt=end
+    )
+    count = "requests_with_tool" if at_each_tool or "tool" in groups else "requests"
+    sums = rows.order_by().values(*columns, "stop_reason").annotate(sum_requests=Sum(count))
+    by_name = map(order_of, groups, columns)
+    found = sums.filter(sum_requests__gt=0).order_by(
+        *by_name, *columns, "-sum_requests", "stop_reason"
+    )
+    named = shown_rows(groups, columns, found.iterator(chunk_size=2000))
+    for key, of_group in groupby(named, itemgetter(0)):
+        reasons = [row for _, row in of_group]
+        total = sum(row["sum_requests"] for row in reasons)
+        dimensions = {name: _value(name, each) for name, each in zip(groups, key, strict=True)}
+        for row in reasons:
+            yield {
+                **dimensions,
+                "stop_reason": row["stop_reason"] or None,
+                "requests": row["sum_requests"],
+                "share": round(row["sum_requests"] / total, 6),
+            }
+
+
+def _value(name: str, value: Any) -> Any:
+    return f"{value:%Y-%m-%d}" if name == "day" else dimension_value(name, value) or None
+
+
+class StopReasonRow(serializers.Serializer[Any]):
+    """One stop reason of a group. Of the dimensions, only those in ``group_by`` are present."""
+
+    stop_reason = serializers.CharField(
+        allow_null=True, help_text="Null: the request has no complete answer."
+    )
+    requests = serializers.IntegerField(
+        help_text="Finished requests; by tool, each is counted at every tool that its answer calls."
+    )
+    share = serializers.FloatField(help_text="Part of the requests of its group, from 0 to 1.")
+
+    def get_fields(self) -> dict[str, Any]:
+        texts = {"tool": "Null: the answer calls no tool."}
+        dimensions = {
+            name: serializers.CharField(
+                required=False, allow_null=True, help_text=texts.get(name, "Null: unknown.")
+            )
+            for name in STOP_DIMENSIONS
+        }
+        return {**dimensions, **super().get_fields()}
+
+
+class StopReasonsView(DayReport):
+    """Return why answers ended: the requests of each stop reason, by up to four dimensions.
+
+    A caller without the permission to report gets the figures of its own requests.
+    """
+
+    row, dimensions, filters = StopReasonRow, STOP_DIMENSIONS, STOP_FILTERS
+    default_groups, file_name = ("model",), "stop_reasons"
+
+    def rows(self, query: Row, first: int, stop: int | None) -> Iterator[Row]:
+        rows = stop_reason_rows(
+            self.reader,
+            query["start"],
+            query["end"],
+            query["group_by"],
+            query["condition"],
+            at_each_tool=bool(query.get("tool")),
+        )
+        return islice(rows, first, stop)

@@ -6,18 +6,16 @@ from operator import or_
 from typing import Any, ClassVar, Final
 
 from django.db.models import QuerySet
-from django.http import HttpResponseBase
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
 
 from proxy.audit_log.rows import COLUMNS, entry_row
 from proxy.models import Action, ActorKind, AuditEntry
 from proxy.permissions.row_permissions import Reader, visible_entries
 from proxy.reports.core.dimensions import column_values
-from proxy.reports.core.keyset_list import KeysetParameters, KeysetView, only_values
+from proxy.reports.core.pagination import KeysetParameters, KeysetView, only_values
 from proxy.reports.core.permissions import MayReadAuditLog
 from proxy.reports.core.query_parameters import FILTERS, Choice, Values
+from proxy.reports.core.rendering import page_of
 
 COLUMN_OF: Final[Mapping[str, str]] = {
     "action": "action",
@@ -77,24 +75,14 @@ class AuditRow(serializers.Serializer[Any]):
     reason = serializers.CharField(help_text="Why the transcript was read, if it was asked.")
 
 
-class AuditPage(serializers.Serializer[Any]):
-    data = AuditRow(many=True)  # type: ignore[assignment]  # DRF removes fields from the class
-    has_more = serializers.BooleanField()
-    next_page = serializers.CharField(allow_null=True)
-
-
 class AuditView(KeysetView):
     """List the entries of the audit log, newest first. No method changes or deletes an entry."""
 
-    parameters = AuditParameters
+    parameters, answer = AuditParameters, page_of(AuditRow)
     permission_classes = (MayReadAuditLog,)
     file_name, columns = "audit-log", COLUMNS
     reads_requests = False
     row_of: ClassVar = staticmethod(entry_row)
-
-    @extend_schema(responses=AuditPage)
-    def get(self, request: Request) -> HttpResponseBase:
-        return super().get(request)
 
     @staticmethod
     def matching_rows(reader: Reader, query: Mapping[str, Any]) -> QuerySet[AuditEntry]:

@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from drf_spectacular.utils import extend_schema, extend_schema_view
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -12,7 +11,7 @@ from proxy.reports.core.base_views import IgnoreAcceptHeader, JsonRenderer, Repo
 from proxy.reports.core.permissions import IsKeyOrStaff
 from proxy.reports.core.query_parameters import JsonOnlyParameters
 
-from .operations import OperationSchema
+from .openapi import OperationSchema
 
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
@@ -21,12 +20,11 @@ CSP: Final = (
 URLS: Final = {"type": "object", "additionalProperties": {"type": "string", "format": "uri"}}
 
 
-@extend_schema_view(get=extend_schema(responses={200: URLS}))
 class IndexView(ReportView, APIRootView):
     """Return the URLs of all reports and lists by name."""
 
     permission_classes = (IsKeyOrStaff,)
-    parameters = JsonOnlyParameters
+    parameters, answer = JsonOnlyParameters, URLS
     schema = OperationSchema()  # the base class excludes itself from the document
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
