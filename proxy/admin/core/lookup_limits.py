@@ -54,6 +54,16 @@ class CheckedChangeList(ChangeList):
 class CheckedModelAdmin(Admin):
     """Base of all model admins: allows only the lookups of its ``list_filter``; limits searches."""
 
+    heading = ""
+    """The title of the list; empty: the plural name of the model."""
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the list with its heading, not "Select … to change", as the title."""
+        title = self.heading or str(self.opts.verbose_name_plural).capitalize()
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return CheckedChangeList
 

@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Field, ForeignKey, JSONField, Model, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -157,13 +157,6 @@ class ChecksWrites(CheckedModelAdmin):
         if field is not None and field.queryset is not None:
             field.queryset = choices(request.user, field.queryset)
         return field
-
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show the list with the model's plural name, not "Select … to change", as the title."""
-        title = str(self.opts.verbose_name_plural).capitalize()
-        return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False

@@ -9,16 +9,15 @@ from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo, available_timezones
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
-from .csp_middleware import set_security_headers
+from .pages import page
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 
@@ -50,6 +49,15 @@ def local_text(at: datetime, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 def midnight(day: date) -> datetime:
     """Return the start of a day in the viewer's zone."""
     return datetime(day.year, day.month, day.day, tzinfo=viewer_zone())
+
+
+def parse_day(text: str) -> date | None:
+    """Return the day in ISO 8601; None if there is none, or none of this time."""
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return None
+    return day if date(2000, 1, 1) < day < date(2200, 1, 1) else None
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
@@ -113,11 +121,4 @@ def time_zone_view(request: HttpRequest) -> HttpResponse:
         response = HttpResponseRedirect(back)
         remember(request, response, zone)
         return response
-    values = {
-        **admin.site.each_context(request),
-        "title": "Time zone",
-        "form": form,
-        "button": "Save",
-        "back_url": back,
-    }
-    return set_security_headers(TemplateResponse(request, "admin/proxy/people/form.html", values))
+    return page(request, "people/form", "Time zone", form=form, button="Save", back_url=back)

@@ -8,21 +8,18 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.core.permissions import require_reader
+from proxy.admin.core.pages import page, require_reader
 from proxy.audit_log import Action, record
 from proxy.counters.budget_store import StoreUnavailable
 from proxy.live.live_view_sync import live_view_sync
-from proxy.live.running_requests import ADMINISTRATOR, LiveRow, seen_by
+from proxy.live.running_requests import ADMINISTRATOR, LiveRow
 from proxy.models import ApiKey
-from proxy.permissions.row_permissions import can_see, reader_of_user
 from proxy.permissions.stop_permissions import (
     KINDS,
     MAX_NAME,
@@ -32,7 +29,7 @@ from proxy.permissions.stop_permissions import (
     stoppable,
 )
 
-from .views import all_running
+from .views import visible_running
 
 MAX_LISTED: Final = 50
 LABELS: Final = {"team": "Team", "key": "Gateway key", "upstream": "Upstream"}
@@ -71,34 +68,30 @@ def _url(kind: str, name: str) -> str:
 @require_http_methods(["GET", "HEAD", "POST"])
 def stop_all_view(request: HttpRequest) -> HttpResponse:
     """Show what can be stopped, ask for confirmation, or on a POST stop it."""
-    require_reader(request)
+    reader = require_reader(request)
     if not may_stop_all(request.user):
         raise PermissionDenied
     given = request.POST or request.GET
     form = StopForm(request.user, given if given.keys() & {"kind", "name"} else None)
-    values = form.cleaned_data if form.is_valid() else {}
-    if request.method == "POST" and values:
-        return _stop(request, values["kind"], values["row"])
-    reader = reader_of_user(request.user)
-    running, incomplete = all_running()
-    rows = [row for row in running if can_see(reader, **seen_by(row))]
-    context = {
-        **admin.site.each_context(request),
-        "title": "Stop running requests",
-        "form": form,
-        "chosen": values,
-        "label": LABELS.get(values.get("kind", ""), "").lower(),
-        "count": _count(rows, values) if values else 0,
-        "listed": [] if values else _running_by_kind(request.user, rows),
-        "incomplete": incomplete,
-    }
-    page = TemplateResponse(request, "admin/proxy/live/stop_all.html", context)
-    return set_security_headers(page)
-
-
-def _count(rows: list[LiveRow], values: dict[str, Any]) -> int:
-    column, wanted = KINDS[values["kind"]][1], set(live_values(values["row"]))
-    return sum(dict(row)[column] in wanted for row in rows)
+    chosen = form.cleaned_data if form.is_valid() else {}
+    if request.method == "POST" and chosen:
+        return _stop(request, chosen["kind"], chosen["row"])
+    rows, incomplete = visible_running(reader)
+    count = 0
+    if chosen:
+        column, wanted = KINDS[chosen["kind"]][1], set(live_values(chosen["row"]))
+        count = sum(dict(row)[column] in wanted for row in rows)
+    return page(
+        request,
+        "live/stop_all",
+        "Stop running requests",
+        form=form,
+        chosen=chosen,
+        label=LABELS.get(chosen.get("kind", ""), "").lower(),
+        count=count,
+        listed=[] if chosen else _running_by_kind(request.user, rows),
+        incomplete=incomplete,
+    )
 
 
 def _running_by_kind(user: Any, rows: list[LiveRow]) -> list[dict[str, Any]]:

@@ -4,16 +4,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
-from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.pages import page
 from proxy.admin.setup.form_fields.json_parts import LinesField
 from proxy.admin.setup.key_admin import secret_page
 from proxy.key_issuing import issue_own_key
@@ -105,12 +103,12 @@ def own_key_view(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid() and (issued := form.issue()):
         key, secret = issued
         return secret_page(request, key, secret, back_url=reverse("admin:proxy_me"))
-    context = {
-        **admin.site.each_context(request),
-        "title": "New key for yourself",
-        "form": form,
-        "button": "Create the key",
-        "back_url": reverse("admin:proxy_me"),
-        "explanation": form.limits,
-    }
-    return set_security_headers(TemplateResponse(request, "admin/proxy/people/form.html", context))
+    return page(
+        request,
+        "people/form",
+        "New key for yourself",
+        form=form,
+        button="Create the key",
+        back_url=reverse("admin:proxy_me"),
+        explanation=form.limits,
+    )

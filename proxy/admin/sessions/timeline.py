@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from proxy.admin.dashboard.queries import sum_known
 from proxy.models import Exchange, Outcome, State
 
 MAIN: Final = "main"
@@ -76,17 +77,6 @@ class Step:
         return self.previous_number is None and self.lane.rows[0] is not self.row
 
 
-def context_tokens_of(row: Exchange) -> int | None:
-    counts = (
-        row.input_tokens,
-        row.cache_read_tokens,
-        row.cache_write_5m_tokens,
-        row.cache_write_1h_tokens,
-    )
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
 def steps_of(
     rows: Sequence[Exchange], parts: Mapping[str, Mapping[str, Any]], before: int = 0
 ) -> list[Step]:
@@ -115,7 +105,14 @@ def steps_of(
                 and lane.kind == "branch"
                 and lane.rows[0] is row,
                 total_nanousd=total,
-                context_tokens=context_tokens_of(row),
+                context_tokens=sum_known(
+                    (
+                        row.input_tokens,
+                        row.cache_read_tokens,
+                        row.cache_write_5m_tokens,
+                        row.cache_write_1h_tokens,
+                    )
+                ),
                 cache_break=_cache_break(previous, row, parts) if previous is not None else None,
             )
         )
@@ -144,8 +141,10 @@ def _assign_lanes(rows: Sequence[Exchange]) -> dict[str, Lane]:
     for row in rows:
         previous = known.get(row.previous_id)
         if previous is not None and previous.agent_id == row.agent_id:
-            lane = _continued_lane(lane_by_row[previous.pk], previous)
-            if lane is None:
+            lane = lane_by_row[previous.pk]
+            after = lane.rows[lane.rows.index(previous) + 1 :]
+            if any(row.state == State.OPEN or row.outcome == Outcome.COMPLETED for row in after):
+                # Some other request continued the earlier one with success.
                 lane = Lane(f"branch from #{numbers[previous.pk]}", "branch")
         elif not row.agent_id and main is not None and row.pk != main and row.pk not in continued:
             lane = side
@@ -156,19 +155,6 @@ def _assign_lanes(rows: Sequence[Exchange]) -> dict[str, Lane]:
         lane.rows.append(row)
         lane_by_row[row.pk] = lane
     return lane_by_row
-
-
-def _continued_lane(lane: Lane, previous: Exchange) -> Lane | None:
-    """Return the lane if all its requests after ``previous`` failed; else None.
-
-    A request that continues an earlier request of the lane starts a branch.
-    """
-    after = lane.rows[lane.rows.index(previous) + 1 :]
-    return lane if all(_failed(row) for row in after) else None
-
-
-def _failed(row: Exchange) -> bool:
-    return row.state == State.CLOSED and row.outcome != Outcome.COMPLETED
 
 
 def cache_break_ids(rows: Sequence[Exchange]) -> set[str]:
@@ -197,11 +183,14 @@ def _cache_break(
     lost = _lost_tokens(previous, row)
     if not lost:
         return None
-    return CacheBreak(
-        lost_tokens=lost,
-        extra_nanousd=_extra_cost(lost, row.price),
-        causes=list(_cache_break_causes(previous, row, parts)),
-    )
+    try:
+        price: Any = row.price
+        uncached, cached = float(price["input"]), float(price["cache_read"])
+        extra = round(lost * (uncached - cached) * NANO_PER_TOKEN)
+    except (KeyError, TypeError, ValueError):
+        extra = None
+    causes = list(_cache_break_causes(previous, row, parts))
+    return CacheBreak(lost_tokens=lost, extra_nanousd=extra, causes=causes)
 
 
 def _cache_break_causes(
@@ -218,12 +207,3 @@ def _cache_break_causes(
     pause_s = (row.created - ended).total_seconds()
     if pause_s > CACHE_LIFETIME_S:
         yield f"{pause_s / 60:.0f} minutes passed; caches usually last 5"
-
-
-def _extra_cost(tokens: int, price: Any) -> int | None:
-    """Return what ``tokens`` cost more as uncached than as cached input, in nano-dollars."""
-    try:
-        uncached, cached = float(price["input"]), float(price["cache_read"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return round(tokens * (uncached - cached) * NANO_PER_TOKEN)

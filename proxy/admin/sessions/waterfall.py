@@ -5,11 +5,10 @@ style to fit the page.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from proxy.admin.core.number_format import cost_of, dollars, duration, short_count
-from proxy.admin.core.outcome_label import outcome_label
+from proxy.admin.core.exchange_text import cost_of, outcome_label
+from proxy.admin.core.number_format import dollars, duration, short_count
 from proxy.admin.core.time_zone import viewer_zone
 from proxy.models import Exchange
 
@@ -23,57 +22,34 @@ MIN_WIDTH: Final = 0.35
 """Minimum width of a bar, in percent of the chart's width."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """The bar of one request. ``wait`` is the width of its part before the first content."""
-
-    step: Step
-    x: str
-    y: int
-    width: str
-    wait: str
-    tone: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """A gap between two requests that is drawn shortened. ``length`` is its real length."""
-
-    x: str
-    length: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A curve of one value over the requests, in an SVG viewBox of 100 by 100 units."""
-
-    label: str
-    points: str
-    last: str
-    maximum: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
-    lanes: Sequence[Lane]
-    bars: Sequence[Bar]
-    gaps: Sequence[Gap]
-    curves: Sequence[Curve]
-    height: int
-    lane_height: int = LANE_HEIGHT
-    bar_height: int = BAR_HEIGHT
-
-
-def draw_waterfall(steps: Sequence[Step], lanes: Sequence[Lane]) -> Waterfall:
+def draw_waterfall(steps: Sequence[Step], lanes: Sequence[Lane]) -> dict[str, Any]:
+    """Return the bars, the shortened gaps, and the curves of cost and of the main lane's input."""
     scale = _Scale([step.row for step in steps])
-    return Waterfall(
-        lanes=lanes,
-        bars=[_bar(step, scale) for step in steps],
-        gaps=scale.gaps,
-        curves=_curves(steps, scale),
-        height=max(1, len(lanes)) * LANE_HEIGHT,
-    )
+    costs = [(scale.position(step.row), float(step.total_nanousd)) for step in steps]
+    sent = [
+        (scale.position(step.row), float(step.context_tokens))
+        for step in steps
+        if step.lane.kind == "main" and step.context_tokens is not None
+    ]
+    curves = []
+    if any(value for _, value in costs):
+        last = dollars(round(costs[-1][1]))
+        curves.append(
+            {"label": "Cumulative cost", "points": _points(costs), "last": last, "maximum": last}
+        )
+    if len(sent) > 1:
+        maximum = short_count(round(max(value for _, value in sent)))
+        last = short_count(round(sent[-1][1]))
+        curves.append(
+            {"label": "Input tokens", "points": _points(sent), "last": last, "maximum": maximum}
+        )
+    return {
+        "bars": [_bar(step, scale) for step in steps],
+        "gaps": scale.gaps,
+        "curves": curves,
+        "height": max(1, len(lanes)) * LANE_HEIGHT,
+        "bar_height": BAR_HEIGHT,
+    }
 
 
 def _length_ms(row: Exchange) -> float:
@@ -98,7 +74,7 @@ class _Scale:
             end = max(end, at + _length_ms(row))
         self._whole = max(1.0, end - removed)
         self.gaps = [
-            Gap(x=f"{100 * at / self._whole:.3f}%", length=duration(gap)) for at, gap in gaps
+            {"x": f"{100 * at / self._whole:.3f}%", "length": duration(gap)} for at, gap in gaps
         ]
 
     def _since(self, row: Exchange) -> float:
@@ -113,45 +89,24 @@ class _Scale:
         return 100 * ms / self._whole
 
 
-def _bar(step: Step, scale: _Scale) -> Bar:
+def _bar(step: Step, scale: _Scale) -> dict[str, Any]:
+    """Return the bar of one request. ``wait``: the width of its part before the first content."""
     row = step.row
     tone, outcome_text = outcome_label(row)
     length = _length_ms(row)
     width = max(MIN_WIDTH, scale.width(length))
     first = min(length, row.ttft_ms if row.ttft_ms is not None else length)
-    x = min(scale.position(row), 100 - width)
-    return Bar(
-        step=step,
-        x=f"{x:.3f}%",
-        y=step.lane.number * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
-        width=f"{width:.3f}%",
-        wait=f"{width * (first / length if length else 1):.3f}%",
-        tone=tone,
-        title=f"#{step.number} {row.created.astimezone(viewer_zone()):%H:%M:%S}, "
+    return {
+        "step": step,
+        "x": f"{min(scale.position(row), 100 - width):.3f}%",
+        "y": step.lane.number * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
+        "width": f"{width:.3f}%",
+        "wait": f"{width * (first / length if length else 1):.3f}%",
+        "tone": tone,
+        "title": f"#{step.number} {row.created.astimezone(viewer_zone()):%H:%M:%S}, "
         f"{outcome_text}: {duration(row.total_ms)}, "
         f"{cost_of(row)}, output {short_count(row.output_tokens)}",
-    )
-
-
-def _curves(steps: Sequence[Step], scale: _Scale) -> list[Curve]:
-    """Return the curves of the cumulative cost and of the input tokens on the main lane."""
-    costs = [(scale.position(step.row), float(step.total_nanousd)) for step in steps]
-    sent = [
-        (scale.position(step.row), float(step.context_tokens))
-        for step in steps
-        if step.lane.kind == "main" and step.context_tokens is not None
-    ]
-    curves = []
-    if any(value for _, value in costs):
-        last = dollars(round(costs[-1][1]))
-        curves.append(
-            Curve(label="Cumulative cost", points=_points(costs), last=last, maximum=last)
-        )
-    if len(sent) > 1:
-        maximum = short_count(round(max(value for _, value in sent)))
-        last = short_count(round(sent[-1][1]))
-        curves.append(Curve(label="Input tokens", points=_points(sent), last=last, maximum=maximum))
-    return curves
+    }
 
 
 def _points(values: Sequence[tuple[float, float]]) -> str:

@@ -10,16 +10,15 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 
-from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
+from proxy.admin.core.pages import page
 from proxy.admin.core.time_zone import viewer_zone
 from proxy.admin.live.stop_all import stop_all_url
 from proxy.conf import conf
@@ -282,16 +281,8 @@ class KeyAdmin(ManagedAdmin):
     def _confirmation_page(
         self, request: HttpRequest, key: ApiKey, verb: str, form: forms.Form | None
     ) -> HttpResponse:
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"{verb} key {key}",
-            "verb": verb,
-            "key": key,
-            "form": form,
-        }
-        return set_security_headers(
-            TemplateResponse(request, "admin/proxy/apikey/confirm.html", context)
-        )
+        title = f"{verb} key {key}"
+        return page(request, "apikey/confirm", title, verb=verb, key=key, form=form)
 
     @admin.display(description="prefix", ordering="prefix")
     def prefix_display(self, obj: ApiKey) -> SafeString | str:
@@ -335,18 +326,12 @@ def secret_page(request: HttpRequest, key: ApiKey, secret: str, **more: str) -> 
 
     ``more``: further context of the template, such as the password of a new user.
     """
-    context = {
-        **admin.site.each_context(request),
-        "title": f"Key {key}",
-        "key": key,
-        "secret": secret,
+    values: dict[str, Any] = {
         "base_url": request.build_absolute_uri("/").rstrip("/"),
         "back_url": reverse("admin:proxy_apikey_changelist"),
         **more,
     }
-    return set_security_headers(
-        TemplateResponse(request, "admin/proxy/apikey/secret.html", context)
-    )
+    return page(request, "apikey/secret", f"Key {key}", key=key, secret=secret, **values)
 
 
 def _day(at: float) -> str:

@@ -7,7 +7,6 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.formats import localize
 from django.utils.html import format_html
@@ -16,9 +15,9 @@ from django.utils.timezone import localtime
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_POST
 
-from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.model_admin import ManagedAdmin, ModelForm, ReadOnlyAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN
+from proxy.admin.core.pages import page
 from proxy.ledger.webhooks.outbox import record_test_event, rotate_secret, send_again
 from proxy.models import DeliveryState, EventType, Webhook, WebhookDelivery
 from proxy.models.setup.upstreams import SEALED
@@ -171,13 +170,8 @@ class WebhookAdmin(ManagedAdmin):
             raise PermissionDenied
         if request.method == "POST":
             return secret_page(request, webhook, rotate_secret(webhook))
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"Rotate the secret of {webhook}",
-            "webhook": webhook,
-        }
-        page = TemplateResponse(request, "admin/proxy/webhook/rotate.html", context)
-        return set_security_headers(page)
+        title = f"Rotate the secret of {webhook}"
+        return page(request, "webhook/rotate", title, webhook=webhook)
 
     def _find(self, request: HttpRequest, webhook_id: int) -> Webhook:
         webhook = self.get_queryset(request).filter(pk=webhook_id).first()
@@ -190,6 +184,7 @@ class WebhookAdmin(ManagedAdmin):
 class WebhookDeliveryAdmin(ReadOnlyAdmin):
     """Events of the last 30 days for each receiver, newest first."""
 
+    heading = "Deliveries"
     empty_text = (
         "Events appear here when a webhook or a mail address gets one. The"
         " page of a webhook sends a test event."
@@ -241,11 +236,6 @@ class WebhookDeliveryAdmin(ReadOnlyAdmin):
     def body_display(self, obj: WebhookDelivery) -> SafeString:
         return format_html('<pre class="mb-json">{}</pre>', obj.event.body)
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        return super().changelist_view(request, {"title": "Deliveries", **(extra_context or {})})
-
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
@@ -281,12 +271,4 @@ def delivery_url(delivery: WebhookDelivery) -> str:
 @sensitive_variables("secret")
 def secret_page(request: HttpRequest, webhook: Webhook, secret: str) -> HttpResponse:
     """Show the secret in the response to the POST, so that it is never stored in plain text."""
-    context = {
-        **admin.site.each_context(request),
-        "title": f"Webhook {webhook}",
-        "webhook": webhook,
-        "secret": secret,
-    }
-    return set_security_headers(
-        TemplateResponse(request, "admin/proxy/webhook/secret.html", context)
-    )
+    return page(request, "webhook/secret", f"Webhook {webhook}", webhook=webhook, secret=secret)

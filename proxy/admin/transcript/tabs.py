@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, Final
 
 from proxy.ledger.maintenance.replay_comparison import CannotReplay, Comparison, compare
-from proxy.ledger.transcripts.encoding import FailedAttempt
 from proxy.ledger.transcripts.storage import StoredTranscript
 from proxy.limited_work import TooBusy, WorkFailed
 from proxy.models import Exchange
@@ -66,9 +65,8 @@ SENT_STREAM_REMARK: Final = (
 class TranscriptBodies:
     """All bodies of one exchange. The stored stream is translated again at most once."""
 
-    def __init__(self, stored: StoredTranscript, row: Exchange) -> None:
+    def __init__(self, stored: StoredTranscript) -> None:
         self.stored = stored
-        self.row = row
 
     @cached_property
     def replay(self) -> Comparison | str:
@@ -130,7 +128,14 @@ def _upstream_stream_pane(stored: StoredTranscript, max_chars: int) -> Pane:
         size += f" in {len(reads):,} reads"
     error_chars = max_chars // 4 if reads else max_chars  # limit of each failed attempt's body
     parts = [
-        *((_attempt_title(each), each.body.text, error_chars) for each in stored.failed),
+        *(
+            (
+                f"attempt {each.number + 1}, {each.upstream}: status {each.status}",
+                each.body.text,
+                error_chars,
+            )
+            for each in stored.failed
+        ),
         *((f"{ms:,.1f} ms", chunk, max_chars) for ms, chunk in reads),
     ]
     decoded = ((at, raw[:limit].decode(errors="replace"), len(raw)) for at, raw, limit in parts)
@@ -139,10 +144,6 @@ def _upstream_stream_pane(stored: StoredTranscript, max_chars: int) -> Pane:
     return Pane(
         slug="stream", title=title, remark=remark, reads=shown, size=size, is_truncated=truncated
     )
-
-
-def _attempt_title(attempt: FailedAttempt) -> str:
-    return f"attempt {attempt.number + 1}, {attempt.upstream}: status {attempt.status}"
 
 
 def _request_size(stored: StoredTranscript) -> int:
@@ -194,25 +195,15 @@ def sent_frames(comparison: Comparison) -> Iterator[tuple[float, str]]:
             yield ms, "".join(format_sse(event["type"], event) for event in events)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """The template values of the replay tab.
+def replay_result(bodies: TranscriptBodies) -> dict[str, Any]:
+    """Return the template values of the replay tab.
 
     ``lines`` is the diff of the stored and the new answer: (kind, text), where ``kind`` is add,
     del, hunk or same.
     """
-
-    remark: str = ""
-    same: bool = False
-    lines: Sequence[tuple[str, str]] = ()
-    events: int = 0
-    same_request: bool = False
-
-
-def replay_result(bodies: TranscriptBodies) -> Replay:
     comparison = bodies.replay
     if isinstance(comparison, str):
-        return Replay(remark=comparison)
+        return {"remark": comparison}
     remark, lines = "", []
     if not comparison.same:
         try:
@@ -225,13 +216,13 @@ def replay_result(bodies: TranscriptBodies) -> Replay:
             remark = (
                 "The answers differ and are too long for a diff on this page; use manage.py replay."
             )
-    return Replay(
-        remark=remark,
-        same=comparison.same,
-        lines=lines,
-        events=len(comparison.replayed.events),
-        same_request="byte for byte" in bodies.upstream_request(with_stream=True).remark,
-    )
+    return {
+        "remark": remark,
+        "same": comparison.same,
+        "lines": lines,
+        "events": len(comparison.replayed.events),
+        "same_request": bodies.upstream_request(with_stream=True).is_sent,
+    }
 
 
 def curl_command(exchange: Exchange, stored: StoredTranscript, base_url: str) -> str:

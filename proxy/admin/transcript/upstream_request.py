@@ -8,7 +8,7 @@ was sent shows whether the result is byte for byte the same.
 import hashlib
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +17,12 @@ from proxy.ledger.transcripts.stream_replay import dialect_of, target_of
 from translator.errors import TranslatorError
 
 logger = logging.getLogger(__name__)
+
+SAME: Final = "Translated again; byte for byte what was sent."
+OTHER: Final = (
+    "Translated again by this version. It may differ from what was sent in fixed fields of the "
+    "upstream, in reasoning that only the gateway can decrypt, or after an upgrade."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class RebuiltRequest:
     remark: str = ""
     size: int = 0
     """Size of the encoded body, in bytes."""
+    is_sent: bool = False
+    """Whether the body equals the sent one."""
 
 
 def rebuild_upstream_request(stored: storage.StoredTranscript, body: Any = None) -> RebuiltRequest:
@@ -38,9 +46,8 @@ def rebuild_upstream_request(stored: storage.StoredTranscript, body: Any = None)
     If the caller has the translated request already, it is passed as ``body``.
     """
     if not stored.target.get("dialect"):
-        return RebuiltRequest(
-            remark="The request reached no upstream, so there is no upstream request."
-        )
+        remark = "The request reached no upstream, so there is no upstream request."
+        return RebuiltRequest(remark=remark)
     try:
         if body is None:
             dialect = dialect_of(str(stored.target["dialect"]))
@@ -51,12 +58,6 @@ def rebuild_upstream_request(stored: storage.StoredTranscript, body: Any = None)
         logger.exception("the upstream request of %s cannot be rebuilt", stored.exchange_id)
         return RebuiltRequest(remark="This version cannot translate the stored request.")
     raw = msgspec.json.encode(body)
-    if hashlib.sha256(raw).hexdigest() == stored.upstream_request_sha256:
-        remark = "Translated again; byte for byte what was sent."
-        return RebuiltRequest(body=body, size=len(raw), remark=remark)
-    return RebuiltRequest(
-        body=body,
-        size=len(raw),
-        remark="Translated again by this version. It may differ from what was sent in fixed fields "
-        "of the upstream, in reasoning that only the gateway can decrypt, or after an upgrade.",
-    )
+    is_sent = hashlib.sha256(raw).hexdigest() == stored.upstream_request_sha256
+    remark = SAME if is_sent else OTHER
+    return RebuiltRequest(body=body, size=len(raw), remark=remark, is_sent=is_sent)

@@ -1,0 +1,70 @@
+"""What the pages of the admin share: their context, the check of the reader, and their links."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+
+from proxy.permissions.row_permissions import Reader, can_open_admin, reader_of_user
+
+READ_TRANSCRIPT: Final = "proxy.view_transcript"
+READ_RAW: Final = "proxy.view_part"  # permission to read raw request and response bodies
+TEXT_MODES: Final[Mapping[str, str]] = {"rendered": "Rendered", "raw": "Raw"}
+"""The ways to show the texts of a conversation, with their labels; the first is the default."""
+
+
+def require_reader(request: HttpRequest, *permissions: str) -> Reader:
+    """Return the rights of the signed-in user.
+
+    Raises PermissionDenied if the user may not see any requests of the ledger, or lacks one of the
+    permissions.
+    """
+    if not (can_open_admin(request.user) and request.user.has_perms(permissions)):
+        raise PermissionDenied
+    return reader_of_user(request.user)
+
+
+def page(request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
+    """Return a page of the admin. ``template``: its path below ``admin/proxy``, without .html."""
+    values = {**admin.site.each_context(request), "title": title, **context}
+    return TemplateResponse(request, f"admin/proxy/{template}.html", values)
+
+
+def query_string(values: Mapping[str, Any]) -> str:
+    """Return the URL of the open page with these parameters, without the empty ones."""
+    return "?" + urlencode({name: value for name, value in values.items() if value})
+
+
+def choice_links(
+    labels: Mapping[str, str], current: str, url: Callable[[str], str]
+) -> list[dict[str, Any]]:
+    """Return a link for each choice. ``url`` returns the open page with another choice."""
+    return [
+        {"slug": name, "label": label, "url": url(name), "current": name == current}
+        for name, label in labels.items()
+    ]
+
+
+def text_mode(request: HttpRequest) -> str:
+    """Return the mode that the query parameter ``text`` or the last visit chose.
+
+    A new choice is stored in Django's session.
+    """
+    default = next(iter(TEXT_MODES))
+    stored = request.session.get("text_mode", default)
+    chosen = str(request.GET.get("text", stored))
+    if chosen not in TEXT_MODES:
+        chosen = default
+    if chosen != stored:
+        request.session["text_mode"] = chosen
+    return chosen
+
+
+def text_mode_links(request: HttpRequest, mode: str) -> list[dict[str, Any]]:
+    """Return the links of the switch: the open page, with the parameter ``text``."""
+    kept = {name: value for name, value in request.GET.items() if name != "text"}
+    return choice_links(TEXT_MODES, mode, lambda name: f"?{urlencode({**kept, 'text': name})}")
