@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
@@ -32,6 +33,13 @@ def page(request: HttpRequest, template: str, title: str, **context: Any) -> Tem
     """Return a page of the admin. ``template``: its path below ``admin/proxy``, without .html."""
     values = {**admin.site.each_context(request), "title": title, **context}
     return TemplateResponse(request, f"admin/proxy/{template}.html", values)
+
+
+def add_errors(form: forms.Form, error: ValidationError, names: Mapping[str, str | None]) -> None:
+    """Add the errors of a row to the form. ``names``: column -> field, if they differ."""
+    for column, messages in error.message_dict.items():
+        name = names.get(column, column)
+        form.add_error(name if name in form.fields else None, messages)
 
 
 def query_string(values: Mapping[str, Any]) -> str:

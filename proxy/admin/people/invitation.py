@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
-from proxy.admin.core.pages import page
+from proxy.admin.core.pages import add_errors, page
 from proxy.admin.setup.key_admin import secret_page
 from proxy.models import ApiKey, Budget, Period, Team
 from proxy.permissions.roles import MEMBER, ROLES, TEAM_GROUP
@@ -95,11 +95,7 @@ class InvitationForm(forms.Form):
             with transaction.atomic():
                 return self._create()
         except forms.ValidationError as error:
-            names = {"name": "key_name", "user": "username", NON_FIELD_ERRORS: None}
-            for field, messages in error.message_dict.items():
-                name = names.get(field, field)
-                for message in messages:
-                    self.add_error(name if name in self.fields else None, message)
+            add_errors(self, error, {"name": "key_name", "user": "username"})
             return None
 
     @sensitive_variables()

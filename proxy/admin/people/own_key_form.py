@@ -11,7 +11,7 @@ from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
-from proxy.admin.core.pages import page
+from proxy.admin.core.pages import add_errors, page
 from proxy.admin.setup.form_fields.json_parts import LinesField
 from proxy.admin.setup.key_admin import secret_page
 from proxy.key_issuing import issue_own_key
@@ -80,10 +80,7 @@ class OwnKeyForm(forms.Form):
                 models=given["models"],
             )
         except forms.ValidationError as error:
-            for field, messages in error.message_dict.items():
-                name = {"expires": "days", "models_allowed": "models"}.get(field, field)
-                for message in messages:
-                    self.add_error(name if name in self.fields else None, message)
+            add_errors(self, error, {"expires": "days", "models_allowed": "models"})
             return None
 
 

@@ -34,9 +34,16 @@ from .conversation import read_conversation
 from .export import ExportedRequest, download_response, jsonl_lines
 from .header import facts, header_context
 from .media import media_response
-from .tabs import SHOWN_CHARS, TITLES, TranscriptBodies, curl_command, replay_result, sent_frames
+from .tabs import (
+    SHOWN_CHARS,
+    TITLES,
+    TranscriptBodies,
+    curl_command,
+    rebuild_upstream_request,
+    replay_result,
+    sent_frames,
+)
 from .truncation import dump_json, printable
-from .upstream_request import rebuild_upstream_request
 
 TABS: Final[Mapping[str, str]] = {
     "conversation": "Conversation",
