@@ -6,9 +6,10 @@ from typing import Any, Final
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import NoReverseMatch, reverse
 from django.views.decorators.http import require_safe
 
+from proxy.admin.core.lookup_limits import OwnUrls
 from proxy.admin.core.pages import page, require_reader
 from proxy.admin.requests.keyset_changelist import PAGE_PARAMS, KeysetAdmin
 from proxy.audit_log.rows import COLUMNS, change_lines, entry_row
@@ -65,10 +66,9 @@ class AuditEntryAdmin(KeysetAdmin):
             raise Http404("no such format")
         return self.export(request, kind, "audit-log", entry_row, COLUMNS)
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(require_safe(self.export_view))
-        own = [path("export/<str:kind>/", view, name="proxy_auditentry_export")]
-        return own + super().get_urls()
+    def own_urls(self) -> OwnUrls:
+        view = require_safe(self.export_view)
+        return (("export/<str:kind>/", view, "proxy_auditentry_export"),)
 
 
 def entry_cells(entry: AuditEntry) -> dict[str, Any]:

@@ -6,7 +6,7 @@ the columns in its ``list_filter``. A value that fails only when the query runs,
 that is too large, is handled as an invalid lookup.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -19,14 +19,16 @@ from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import PermissionDenied
 from django.db import DataError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 
 if TYPE_CHECKING:
     Admin = admin.ModelAdmin[Any]
 else:
     from unfold.admin import ModelAdmin as Admin
 
+OwnUrls = Sequence[tuple[str, Callable[..., HttpResponseBase], str]]
+"""Path below the list, view and name of each page that Django's admin does not have."""
 SENT_BY_FILTERS: Final = frozenset({"exact", "isnull", "gte", "lt", "id__exact"})
 """The lookup suffixes that Django's own list filters use in their links, such as ``__gte``."""
 MAX_SEARCH_WORDS: Final = 20
@@ -63,6 +65,14 @@ class CheckedModelAdmin(Admin):
         """Show the list with its heading, not "Select … to change", as the title."""
         title = self.heading or str(self.opts.verbose_name_plural).capitalize()
         return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
+    def own_urls(self) -> OwnUrls:
+        return ()
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        own = [path(route, view(page), name=name) for route, page, name in self.own_urls()]
+        return own + super().get_urls()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return CheckedChangeList

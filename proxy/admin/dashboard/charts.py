@@ -43,10 +43,16 @@ class _TimeAxis:
         label: str,
         values: Sequence[float | None],
         text: Callable[[Any], str],
+        before: str = "",
         **filters: str,
     ) -> Series:
-        """Return a series with the title and the link of each bar; ``text`` formats a value."""
-        titles = [f"{at}: {text(value)}" for at, value in zip(self.labels, values, strict=True)]
+        """Return a series with the title and the link of each bar.
+
+        ``text`` formats a value for the title, and ``before`` precedes it.
+        """
+        titles = [
+            f"{at}: {before}{text(value)}" for at, value in zip(self.labels, values, strict=True)
+        ]
         urls = [self._link(start, end, **filters) for start, end in self._edges]
         return Series(slug, label, values, titles, urls)
 
@@ -100,7 +106,8 @@ def cost_chart(data: DashboardData, link: Link) -> Chart:
             slug,
             name,
             [sum(one.get(model, 0) for model in models) for one in costs],
-            lambda value, name=name: f"{name} {dollars(round(value))}",
+            lambda value: dollars(round(value)),
+            f"{name} ",
             **({} if slug == "other" else {"model_requested": name}),
         )
         for slug, name, models in groups
@@ -153,12 +160,7 @@ def request_chart(data: DashboardData, axis: _TimeAxis) -> Chart:
 def first_byte_chart(data: DashboardData, axis: _TimeAxis) -> Chart:
     """Return the chart of p50 and p95 of the time to first byte; empty buckets split the lines."""
     series = [
-        axis.series(
-            label,
-            label,
-            [pair[index] for pair in data.first_byte],
-            lambda value, label=label: f"{label} {duration(value)}",
-        )
+        axis.series(label, label, [pair[index] for pair in data.first_byte], duration, f"{label} ")
         for index, label in enumerate(("p50", "p95"))
     ]
     lines, dots, marks = draw_lines(series, NARROW, lambda value: duration(value) if value else "0")

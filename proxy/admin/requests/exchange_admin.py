@@ -9,10 +9,11 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from proxy.admin.core.exchange_text import cost_of, outcome_label, session_url, shorter_id
+from proxy.admin.core.lookup_limits import OwnUrls
 from proxy.admin.core.number_format import duration, short_count
 from proxy.admin.core.pages import READ_TRANSCRIPT
 from proxy.admin.dashboard.queries import RequestRow, column_names, request_row, sum_known
@@ -121,18 +122,19 @@ class ExchangeAdmin(KeysetAdmin):
         """Stream all rows that match the filters as CSV, with the columns of the API."""
         return self.export(request, "csv", "requests", request_row, column_names(RequestRow()))
 
-    def get_urls(self) -> list[URLPattern]:
-        own = [
-            ("export.csv", require_safe(self.csv_view), "csv"),
-            ("views/", saved_views.save_view, "save_view"),
-            ("views/<int:view_id>/delete/", saved_views.delete_view, "delete_view"),
-            ("<str:exchange_id>/part/", views.part_view, "part"),
-            ("<str:exchange_id>/media/", views.media_view, "media"),
-            ("<str:exchange_id>/body/<str:side>/", views.body_view, "body"),
-        ]
-        view = self.admin_site.admin_view
-        paths = [path(route, view(one), name=f"proxy_exchange_{name}") for route, one, name in own]
-        return paths + super().get_urls()
+    def own_urls(self) -> OwnUrls:
+        return (
+            ("export.csv", require_safe(self.csv_view), "proxy_exchange_csv"),
+            ("views/", saved_views.save_view, "proxy_exchange_save_view"),
+            (
+                "views/<int:view_id>/delete/",
+                saved_views.delete_view,
+                "proxy_exchange_delete_view",
+            ),
+            ("<str:exchange_id>/part/", views.part_view, "proxy_exchange_part"),
+            ("<str:exchange_id>/media/", views.media_view, "proxy_exchange_media"),
+            ("<str:exchange_id>/body/<str:side>/", views.body_view, "proxy_exchange_body"),
+        )
 
     def change_view(
         self,

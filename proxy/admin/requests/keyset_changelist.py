@@ -60,7 +60,8 @@ class KeysetChangeList(CheckedChangeList):
         """
         self.timed_out = False
         self.archived: Sequence[str] = ()
-        page_rows, more_newer, more_older = [], False, False
+        page_rows: list[Any] = []
+        more_newer = more_older = False
         try:
             with with_query_timeout(), reject_bad_values():
                 page_rows, more_newer, more_older = self._fetch_page()

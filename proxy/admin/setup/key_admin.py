@@ -10,12 +10,13 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 
+from proxy.admin.core.lookup_limits import OwnUrls
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
 from proxy.admin.core.pages import page
@@ -213,13 +214,11 @@ class KeyAdmin(ManagedAdmin):
     ) -> HttpResponse:
         return secret_page(request, obj, request.new_secret)  # type: ignore[attr-defined]
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
-        own = [
-            path("<int:key_id>/rotate/", view(self.rotate), name="proxy_apikey_rotate"),
-            path("<int:key_id>/revoke/", view(self.revoke), name="proxy_apikey_revoke"),
-        ]
-        return own + super().get_urls()
+    def own_urls(self) -> OwnUrls:
+        return (
+            ("<int:key_id>/rotate/", self.rotate, "proxy_apikey_rotate"),
+            ("<int:key_id>/revoke/", self.revoke, "proxy_apikey_revoke"),
+        )
 
     @sensitive_variables("secret")
     def rotate(self, request: HttpRequest, key_id: int) -> HttpResponse:

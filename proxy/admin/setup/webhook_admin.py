@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.formats import localize
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -15,6 +15,7 @@ from django.utils.timezone import localtime
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_POST
 
+from proxy.admin.core.lookup_limits import OwnUrls
 from proxy.admin.core.model_admin import ManagedAdmin, ModelForm, ReadOnlyAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN
 from proxy.admin.core.pages import page
@@ -132,15 +133,11 @@ class WebhookAdmin(ManagedAdmin):
     ) -> HttpResponse:
         return secret_page(request, obj, request.new_secret)  # type: ignore[attr-defined]
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
-        own = [
-            path(
-                "<int:webhook_id>/test/", view(require_POST(self.test)), name="proxy_webhook_test"
-            ),
-            path("<int:webhook_id>/rotate/", view(self.rotate), name="proxy_webhook_rotate"),
-        ]
-        return own + super().get_urls()
+    def own_urls(self) -> OwnUrls:
+        return (
+            ("<int:webhook_id>/test/", require_POST(self.test), "proxy_webhook_test"),
+            ("<int:webhook_id>/rotate/", self.rotate, "proxy_webhook_rotate"),
+        )
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -242,10 +239,8 @@ class WebhookDeliveryAdmin(ReadOnlyAdmin):
         context["may_send"] = may_send(request.user, context["original"], CHANGE)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(require_POST(self.send))
-        own = [path("<int:delivery_id>/send/", view, name="proxy_webhookdelivery_send")]
-        return own + super().get_urls()
+    def own_urls(self) -> OwnUrls:
+        return (("<int:delivery_id>/send/", require_POST(self.send), "proxy_webhookdelivery_send"),)
 
     def send(self, request: HttpRequest, delivery_id: int) -> HttpResponse:
         """Send the event again, with the same event id."""
