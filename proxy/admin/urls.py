@@ -7,14 +7,14 @@ from django.contrib import admin
 from django.http import HttpResponseBase
 from django.urls import path
 
+from . import search
 from .audit import entry_admin, reading_reason
 from .core.time_zone import time_zone_view
 from .dashboard.comparison import comparison_view
 from .dashboard.outcomes import outcomes_view
 from .dashboard.stop_reasons import stop_reasons_view
-from .live import stop_all, views
+from .live import views
 from .people import invitation, overview, own_key_form
-from .search import views as search_views
 from .sessions import detail_view, list_view
 from .setup import admission_dry_run, retention_views, upstream_probe
 from .transcript.media import viewer_view
@@ -22,7 +22,7 @@ from .transcript.media import viewer_view
 PAGES: Final[Mapping[str, tuple[str, Callable[..., HttpResponseBase]]]] = {
     "live": ("live/", views.live_view),
     "live_rows": ("live/rows/", views.rows_view),
-    "live_stop_all": ("live/stop/", stop_all.stop_all_view),
+    "live_stop_all": ("live/stop/", views.stop_all_view),
     "live_stop": ("live/<str:exchange_id>/stop/", views.stop_view),
     "upstream_probe": ("proxy/upstream/<int:upstream_id>/test/", upstream_probe.probe_view),
     "upstream_forget": ("proxy/upstream/<int:upstream_id>/forget/", upstream_probe.forget_view),
@@ -39,8 +39,8 @@ PAGES: Final[Mapping[str, tuple[str, Callable[..., HttpResponseBase]]]] = {
     "session_export": ("sessions/export/", detail_view.export_view),
     "comparison": ("comparison/", comparison_view),
     # Not "search/", which is a page of the theme.
-    "search": ("search/texts/", search_views.search_view),
-    "search_go": ("search/go/", search_views.go_view),
+    "search": ("search/texts/", search.search_view),
+    "search_go": ("search/go/", search.go_view),
     "pdf_viewer": ("pdf-viewer/", viewer_view),
     "outcomes": ("outcomes/", outcomes_view),
     "stop_reasons": ("stop-reasons/", stop_reasons_view),

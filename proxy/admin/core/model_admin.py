@@ -77,8 +77,6 @@ class Inline(TabularInline):
 class ReadOnlyAdmin(CheckedModelAdmin):
     """A model admin that allows no user, not even a superuser, to add, change or delete a row."""
 
-    actions = None
-
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
@@ -191,12 +189,7 @@ class ChecksWrites(CheckedModelAdmin):
 
 
 class ManagedAdmin(ChecksWrites):
-    """A model admin in which rows that bridge.toml (the configuration file) declares are read-only.
-
-    Bulk deletion is off, because it would skip the check of each single row.
-    """
-
-    actions = None
+    """A model admin whose rows are read-only if bridge.toml, the configuration file, has them."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return not _is_managed(obj) and super().has_change_permission(request, obj)

@@ -16,9 +16,8 @@ from proxy.models import Upstream
 from proxy.permissions.row_permissions import Reader
 
 from . import queries
-from .charts import Link
+from .charts import Bar, Link
 from .queries import Counts, Health, Percentiles, TimeRange
-from .svg_charts import Bar
 
 MAX_UPSTREAMS: Final = 12
 MAX_SESSIONS: Final = 3

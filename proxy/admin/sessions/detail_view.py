@@ -45,8 +45,7 @@ from proxy.permissions.readings import (
 )
 from proxy.permissions.row_permissions import Reader, visible_exchanges
 
-from .timeline import Lane, Step, cache_break_ids, lanes_of, steps_of
-from .waterfall import draw_waterfall
+from .timeline import Lane, Step, cache_break_ids, draw_waterfall, lanes_of, steps_of
 
 MAX_STEPS: Final = 500
 """Maximum requests on the page of a session; it shows the newest ones."""

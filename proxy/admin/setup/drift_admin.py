@@ -72,7 +72,6 @@ class DriftAdmin(ReadOnlyAdmin):
 @admin.register(UpstreamPolicy)
 class UpstreamPolicyAdmin(ChecksWrites):
     empty_text = "Without a policy, a name is sent if the API format of the upstream supports it."
-    actions = None  # the theme's action bar needs an inline style, which the CSP blocks
     list_display = ("name", "kind", "action", "upstream_display", "position")
     list_editable = ("action", "position")
     list_filter = ("kind", "action", "upstream")

@@ -21,7 +21,7 @@ from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
 from proxy.admin.core.pages import page
 from proxy.admin.core.time_zone import viewer_zone
-from proxy.admin.live.stop_all import stop_all_url
+from proxy.admin.live.views import stop_all_url
 from proxy.conf import conf
 from proxy.key_issuing import rotate_key
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay

@@ -60,7 +60,6 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class PeopleAdmin(ChecksWrites, Users):
-    actions = None
     change_form_template = "admin/proxy/user/change_form.html"
     form = ChangedUserForm
     add_form = NewUserForm
@@ -109,5 +108,4 @@ class PeopleAdmin(ChecksWrites, Users):
 
 @admin.register(Group)
 class GroupsAdmin(ChecksWrites, GroupAdmin):
-    actions = None
     filter_horizontal = ()
