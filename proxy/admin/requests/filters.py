@@ -139,11 +139,19 @@ def choice_field(
     )
 
 
-class TimestampFilter(FormFilter):
+class TimeFilter(FormFilter):
+    """A field that limits the time of the rows: ``bounds`` says to what."""
+
+    def condition(self) -> Q:
+        since, until = self.bounds()
+        bounds = {"created__gte": since, "created__lt": until}
+        return Q(**{lookup: at for lookup, at in bounds.items() if at})
+
+
+class TimestampFilter(TimeFilter):
     """An ISO 8601 time, in the viewer's zone unless it has an offset, as in links."""
 
     kind = "datetime"
-    lookup: ClassVar[str]
 
     def __init__(
         self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any
@@ -161,14 +169,10 @@ class TimestampFilter(FormFilter):
         if self.at:
             self.value = f"{self.at:%Y-%m-%dT%H:%M}"
 
-    def condition(self) -> Q:
-        return Q(**{self.lookup: self.at}) if self.at else Q()
-
 
 class SinceFilter(TimestampFilter):
     title = "from"
     parameter_name = "since"
-    lookup = "created__gte"
 
     def bounds(self) -> TimeBounds:
         return self.at, None
@@ -177,13 +181,12 @@ class SinceFilter(TimestampFilter):
 class UntilFilter(TimestampFilter):
     title = "until"
     parameter_name = "until"
-    lookup = "created__lt"
 
     def bounds(self) -> TimeBounds:
         return None, self.at
 
 
-class WithinFilter(FormFilter):
+class WithinFilter(TimeFilter):
     title = "within"
     parameter_name = "within"
     folded = False
@@ -200,10 +203,6 @@ class WithinFilter(FormFilter):
     def bounds(self) -> TimeBounds:
         time_range = self.ranges.get(self.value)
         return (now() - time_range[1] if time_range else None), None
-
-    def condition(self) -> Q:
-        since, _ = self.bounds()
-        return Q(created__gte=since) if since else Q()
 
 
 def _parse_number(text: str) -> Decimal | None:

@@ -26,7 +26,7 @@ from proxy.admin.requests.exchange_admin import session_condition
 from proxy.ledger.archive.reading import archived_months, restore_hint
 from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange, State
-from proxy.models.ledger_names import LedgerNames, key_ids, person_ids, team_ids
+from proxy.models.ledger_names import key_ids, person_ids, team_ids, with_names
 from proxy.permissions.readings import first_words
 from proxy.permissions.row_permissions import Reader, visible_exchanges, visible_teams
 
@@ -166,8 +166,7 @@ def _session_rows(
     for session, model in of_page.values_list("session_id", "model_requested").distinct():
         models.setdefault(session, set()).add(model)
     found = Exchange.objects.filter(pk__in=[one["first_id"] for one in by_id.values()])
-    firsts = {row.session_id: row for row in found.only(*TITLE_FIELDS)}
-    Exchange.load_names(list(firsts.values()), LedgerNames())
+    firsts = {row.session_id: row for row in with_names(found.only(*TITLE_FIELDS))}
     return [
         _session_row(
             by_id[session],
