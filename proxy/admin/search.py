@@ -12,7 +12,14 @@ from django.utils.timezone import now
 from django.views.decorators.http import require_GET
 
 from proxy.admin.core.exchange_text import session_url, short_id
-from proxy.admin.core.pages import READ_TRANSCRIPT, page, query_string, require_reader
+from proxy.admin.core.pages import (
+    READ_TRANSCRIPT,
+    page,
+    query_string,
+    require_reader,
+    team_names,
+    whole_number,
+)
 from proxy.admin.core.time_zone import midnight, parse_day
 from proxy.admin.transcript.truncation import printable
 from proxy.ledger.database.query_timeout import QueryTimeout, with_query_timeout
@@ -23,12 +30,10 @@ from proxy.permissions.row_permissions import (
     Reader,
     visible_exchanges,
     visible_keys,
-    visible_teams,
 )
 from proxy.transcript_search import Filters, off_reason, search_transcripts
 
 PER_PAGE: Final = 20
-MAX_TEAMS: Final = 200
 MAX_VALUE: Final = 200  # characters of a filter
 MAX_DIGITS: Final = 18  # of a position
 TOO_SLOW: Final = "The search took too long and was stopped. Use a longer or rarer word."
@@ -63,8 +68,6 @@ def parse_form(query: Mapping[str, str]) -> SearchForm:
         return query.get(name, "")[:MAX_VALUE].replace("\x00", "").strip()
 
     since, until = parse_day(value("since")), parse_day(value("until"))
-    below = query.get("below", "")
-    is_position = below.isascii() and below.isdigit() and len(below) <= MAX_DIGITS
     return SearchForm(
         text=query.get("q", "").strip(),
         filters=Filters(
@@ -77,7 +80,7 @@ def parse_form(query: Mapping[str, str]) -> SearchForm:
         ),
         since=since.isoformat() if since else "",
         until=until.isoformat() if until else "",
-        below=int(below) if is_position else None,
+        below=whole_number(query.get("below", ""), MAX_DIGITS),
     )
 
 
@@ -96,7 +99,6 @@ def search_view(request: HttpRequest) -> HttpResponse:
             error = f"{str(exc)[:1].upper()}{str(exc)[1:]}."
         except SearchTooSlow:
             error = TOO_SLOW
-    teams = visible_teams(reader).order_by("name").values_list("name", flat=True)
     return page(
         request,
         "search/page",
@@ -119,7 +121,7 @@ def search_view(request: HttpRequest) -> HttpResponse:
             }
             for result in found.results
         ],
-        teams=list(teams[:MAX_TEAMS]),
+        teams=team_names(reader),
         first=form.url() if form.below is not None else "",
         older=form.url(below=found.next_position) if found.next_position is not None else "",
         max_query=MAX_QUERY,

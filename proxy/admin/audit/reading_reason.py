@@ -11,10 +11,9 @@ from django import forms
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.deprecation import MiddlewareMixin
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
-from proxy.admin.core.pages import READ_TRANSCRIPT, page, require_reader
+from proxy.admin.core.pages import READ_TRANSCRIPT, page, page_to_return_to, require_reader
 from proxy.models.audit import MAX_REASON
 from proxy.permissions.readings import (
     MIN_REASON,
@@ -38,7 +37,6 @@ STORED: Final = (
     "The reason is valid for {} minutes."
 )
 MAX_ID: Final = 200
-MAX_URL: Final = 4000
 
 
 class ReadingReasonMiddleware(MiddlewareMixin):
@@ -71,21 +69,17 @@ class ReasonForm(forms.Form):
 def reading_reason_view(request: HttpRequest) -> HttpResponse:
     """Show the form (GET), or remember the reason and go back to the page (POST).
 
-    The query has the kind and id of what is read. Its ``next`` is the page to go back to, if that
-    is a page of this admin.
+    The query has the kind and id of what is read, and the page to go back to.
     """
     require_reader(request, READ_TRANSCRIPT)
     kind, ident = request.GET.get("kind", Kind.REQUEST.value), request.GET.get("id", "")
     if kind not in EXPLANATIONS or len(ident) > MAX_ID or "\x00" in ident:
         raise Http404("there is no such page to read")
     read = ReadObject(Kind(kind), ident)
-    url, index = request.GET.get("next", ""), reverse("admin:index")
-    is_here = url.startswith(index) and len(url) <= MAX_URL
-    back_url = url if is_here and url_has_allowed_host_and_scheme(url, None) else index
     form = ReasonForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         remember_reason(request, read, form.cleaned_data["reason"])
-        return HttpResponseRedirect(back_url)
+        return HttpResponseRedirect(page_to_return_to(request))
     minutes = int(REMEMBERED_FOR.total_seconds() // 60)
     return page(
         request,
@@ -93,6 +87,6 @@ def reading_reason_view(request: HttpRequest) -> HttpResponse:
         "Why do you read this?",
         form=form,
         button="Read",
-        back_url=index,
+        back_url=reverse("admin:index"),
         explanation=[EXPLANATIONS[read.kind].format(read.id), STORED.format(minutes)],
     )

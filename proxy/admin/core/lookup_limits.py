@@ -22,6 +22,8 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 
+from .pages import whole_number
+
 if TYPE_CHECKING:
     Admin = admin.ModelAdmin[Any]
 else:
@@ -119,9 +121,5 @@ class CheckedAutocomplete(AutocompleteSelect):
     """An autocomplete that ignores values that are no primary keys; Django's raises an error."""
 
     def optgroups(self, name: str, value: Any, attr: Any = None) -> Any:
-        keys = [text for text in map(str, value) if is_key(text)]
+        keys = [text for text in map(str, value) if whole_number(text, MAX_KEY_DIGITS) is not None]
         return super().optgroups(name, keys, attr)
-
-
-def is_key(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MAX_KEY_DIGITS

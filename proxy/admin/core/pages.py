@@ -9,11 +9,20 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 
-from proxy.permissions.row_permissions import Reader, can_open_admin, reader_of_user
+from proxy.permissions.row_permissions import (
+    Reader,
+    can_open_admin,
+    reader_of_user,
+    visible_teams,
+)
 
 READ_TRANSCRIPT: Final = "proxy.view_transcript"
 READ_RAW: Final = "proxy.view_part"  # permission to read raw request and response bodies
+MAX_URL: Final = 4000
+MAX_TEAMS: Final = 300
 TEXT_MODES: Final[Mapping[str, str]] = {"rendered": "Rendered", "raw": "Raw"}
 """The ways to show the texts of a conversation, with their labels; the first is the default."""
 
@@ -40,6 +49,25 @@ def add_errors(form: forms.Form, error: ValidationError, names: Mapping[str, str
     for column, messages in error.message_dict.items():
         name = names.get(column, column)
         form.add_error(name if name in form.fields else None, messages)
+
+
+def page_to_return_to(request: HttpRequest) -> str:
+    """Return the query's ``next`` if it is a page of this admin, else the first page."""
+    url, index = request.GET.get("next", ""), reverse("admin:index")
+    is_here = url.startswith(index) and len(url) <= MAX_URL
+    return url if is_here and url_has_allowed_host_and_scheme(url, allowed_hosts=None) else index
+
+
+def whole_number(text: str, digits: int) -> int | None:
+    """Return the number that a query parameter has; None if it is none of so many digits."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= digits
+    return int(text) if is_number else None
+
+
+def team_names(reader: Reader) -> list[str]:
+    """Return the names of the teams that a page offers as choices."""
+    names = visible_teams(reader).order_by("name").values_list("name", flat=True)
+    return list(names[:MAX_TEAMS])
 
 
 def query_string(values: Mapping[str, Any]) -> str:

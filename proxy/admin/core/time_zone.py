@@ -14,17 +14,15 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
-from .pages import page
+from .pages import page, page_to_return_to
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 
 COOKIE: Final = "bridge_time_zone"
 PARAMETER: Final = "tz"
 YEAR_S: Final = 365 * 86_400
-MAX_URL: Final = 2000  # characters of the page to return to
 KNOWN: Final = available_timezones()
 CHOICES: Final = sorted(name for name in KNOWN if "/" in name or name == "UTC")
 """The zones of the list; those without a slash are old names."""
@@ -111,9 +109,7 @@ class ZoneForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 def time_zone_view(request: HttpRequest) -> HttpResponse:
     """Let the viewer choose the zone, and return to the page that the viewer came from."""
-    back = request.GET.get("next", "")[:MAX_URL]
-    if not url_has_allowed_host_and_scheme(back, None) or not back.startswith("/"):
-        back = reverse("admin:index")
+    back = page_to_return_to(request)
     form = ZoneForm(request.POST or None, initial={"zone": str(viewer_zone())})
     if form.is_valid():
         zone = form.cleaned_data["zone"]

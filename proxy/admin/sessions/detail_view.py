@@ -22,6 +22,7 @@ from proxy.admin.core.pages import (
     require_reader,
     text_mode,
     text_mode_links,
+    whole_number,
 )
 from proxy.admin.dashboard import queries
 from proxy.admin.transcript.conversation import read_answer, read_turn, results_by_call
@@ -197,9 +198,8 @@ def _conversation_page(
     For each request, the page shows only the messages that the previous requests did not have, and
     the answer.
     """
-    text = request.GET.get("from", "")
-    start = int(text) - 1 if text.isascii() and text.isdigit() and len(text) < 6 else 0
-    start = max(0, min(start, len(steps) - 1))
+    first = whole_number(request.GET.get("from", ""), 5) or 1
+    start = max(0, min(first, len(steps)) - 1)
     shown = steps[start : start + REQUESTS_PER_PAGE]
     end = start + len(shown)
     added = additions([step.row for step in shown])

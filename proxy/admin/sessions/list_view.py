@@ -19,6 +19,8 @@ from proxy.admin.core.pages import (
     page,
     query_string,
     require_reader,
+    team_names,
+    whole_number,
 )
 from proxy.admin.core.time_zone import midnight, parse_day, viewer_zone
 from proxy.admin.dashboard import queries
@@ -28,7 +30,7 @@ from proxy.ledger.usage.session_totals import SESSION_TOTALS
 from proxy.models import Exchange, State
 from proxy.models.ledger_names import key_ids, person_ids, team_ids, with_names
 from proxy.permissions.readings import first_words
-from proxy.permissions.row_permissions import Reader, visible_exchanges, visible_teams
+from proxy.permissions.row_permissions import Reader, visible_exchanges
 
 PER_PAGE: Final = 50
 TITLE_FIELDS: Final = (
@@ -83,7 +85,6 @@ def parse_query(request: HttpRequest, at: datetime) -> SessionListQuery:
     day, today = parse_day(get.get("day", "")), at.astimezone(viewer_zone()).date()
     span = get["span"] if get.get("span") in SPANS else "7d"
     _, first, last = SPANS[span]
-    page = get.get("page", "")
     return SessionListQuery(
         span="" if day else span,
         day=day.isoformat() if day else "",
@@ -92,7 +93,7 @@ def parse_query(request: HttpRequest, at: datetime) -> SessionListQuery:
         sort=get["sort"] if get.get("sort") in SORTS else "newest",
         team=get.get("team", "")[:64].replace("\x00", ""),
         query=get.get("q", "")[:200].replace("\x00", "").strip(),
-        page=int(page) if page.isascii() and page.isdigit() and len(page) < 5 else 0,
+        page=whole_number(get.get("page", ""), 4) or 0,
     )
 
 
@@ -103,7 +104,6 @@ def list_view(request: HttpRequest) -> HttpResponse:
     rows = visible_exchanges(reader).filter(created__gte=params.since, created__lt=params.until)
     ids = _page_ids(rows, params)
     may_read = request.user.has_perm(READ_TRANSCRIPT)
-    teams = visible_teams(reader).order_by("name").values_list("name", flat=True)
     spans = {name: label for name, (label, _, _) in SPANS.items()}
     sorts = {name: label for name, (label, _) in SORTS.items()}
     newer = params.url(page=params.page - 1 if params.page > 1 else "")
@@ -115,7 +115,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
         sessions=_session_rows(rows, ids[:PER_PAGE], reader, may_read=may_read),
         spans=choice_links(spans, params.span, lambda name: params.url(span=name, day="")),
         sorts=choice_links(sorts, params.sort, lambda name: params.url(sort=name)),
-        teams=list(teams[:200]),
+        teams=team_names(reader),
         archived_hint=restore_hint(archived_months(params.since, params.until)),
         newer=newer if params.page else "",
         older=params.url(page=params.page + 1) if len(ids) > PER_PAGE else "",

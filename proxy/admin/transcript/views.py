@@ -21,6 +21,7 @@ from proxy.admin.core.pages import (
     require_reader,
     text_mode,
     text_mode_links,
+    whole_number,
 )
 from proxy.audit_log import Action
 from proxy.ledger.archive.reading import archived_month_of
@@ -114,8 +115,7 @@ def _conversation_context(
     request: HttpRequest, reader: Reader, stored: storage.StoredTranscript, exchange: Exchange
 ) -> dict[str, Any]:
     """Return the template context of the tab with the conversation."""
-    text = request.GET.get("from", "")
-    start = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
+    start = whole_number(request.GET.get("from", ""), 6)
     mode = text_mode(request)
     command = ""
     if request.user.has_perm(READ_RAW):
