@@ -5,7 +5,7 @@ estimates them. Printed is the sum of the estimates divided by the sum of the re
 answers with tool calls and for others. Answers with hidden reasoning are left out: no content shows
 its tokens.
 
-python -m benchmarks.output_estimate ../shared/corpus
+python -m benchmarks.output_estimate FOLDER
 """
 
 import argparse

@@ -43,7 +43,7 @@ def without_secrets(text: str) -> str:
 class NonBlockingStderrHandler(logging.StreamHandler[Any]):
     """Write to stderr.
 
-    If the pipe is full, drop the line instead of blocking (docs/promises.md, P11).
+    If the pipe is full, drop the line instead of blocking (docs/promises.md, fault P11).
     """
 
     lost = 0

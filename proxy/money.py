@@ -1,4 +1,4 @@
-"""Money: integer nano-dollars inside, exact decimal strings of dollars outside (design: money)."""
+"""Money: integer nano-dollars inside, exact decimal strings of dollars outside."""
 
 from decimal import Decimal
 from typing import Final, overload

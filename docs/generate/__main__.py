@@ -41,7 +41,8 @@ def command_table() -> str:
     rows = ["| command | description |", "|---|---|"]
     for name in project_commands():
         command = load_command_class("proxy", name)
-        rows.append(f"| `{name}` | {command.help} |")
+        first, _, _ = command.help.partition(". ")
+        rows.append(f"| `{name}` | {first.rstrip('.')} |")
     return "\n".join(rows)
 
 

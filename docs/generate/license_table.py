@@ -1,6 +1,6 @@
 """The table of dependencies.md: the packages of the lock file with their licenses.
 
-Names and dependents are those of deploy/requirements.lock; the license is that of the installed
+Names are those of deploy/requirements.lock; the license is that of the installed
 package. The lock file is for all platforms; packages that Linux does not need are left out.
 """
 
@@ -16,9 +16,7 @@ from packaging.markers import Marker
 LOCK: Final = Path(__file__).parents[2] / "deploy/requirements.lock"
 PYTHON: Final = "3.11"
 """Needs the most packages. On others, some are not installed, and the table is not compared."""
-ENTRY: Final = re.compile(
-    r"^([\w.-]+)(?:\[[\w,-]+\])?==[^\s;]+(?: ; ([^\\\n]+))?.*\n((?:    .*\n)*)", re.MULTILINE
-)
+ENTRY: Final = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==[^\s;]+(?: ; ([^\\\n]+))?", re.MULTILINE)
 
 IDENTIFIER: Final = re.compile(r"[A-Z][\w.]*-[\w.-]+|MIT")
 SPDX: Final = {
@@ -34,20 +32,18 @@ SPDX: Final = {
 
 
 class Package(NamedTuple):
-    """A locked package: its name, its license, and the packages that need it."""
+    """A locked package with its license."""
 
     name: str
     license: str
-    dependents: list[str]
 
 
 def packages() -> Iterator[Package]:
     """Yield the locked packages. Raises PackageNotFoundError if one is not installed."""
-    for name, marker, comments in ENTRY.findall(LOCK.read_text(encoding="utf-8")):
+    for name, marker in ENTRY.findall(LOCK.read_text(encoding="utf-8")):
         if marker and not Marker(marker).evaluate({"python_full_version": f"{PYTHON}.15"}):
             continue
-        dependents = re.findall(r"^    # (?:via |  )([\w-]+)", comments, re.MULTILINE)
-        yield Package(name, license_of(distribution(name).metadata), dependents)
+        yield Package(name, license_of(distribution(name).metadata))
 
 
 def license_of(metadata: PackageMetadata) -> str:
@@ -67,10 +63,11 @@ def license_of(metadata: PackageMetadata) -> str:
 def table() -> str | None:
     if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON:
         return None
-    rows = ["| package | license | needed by |", "|---|---|---|"]
-    rows += [
-        f"| `{one.name}` | {one.license} | {', '.join(one.dependents)} |" for one in packages()
-    ]
+    names: dict[str, list[str]] = {}
+    for one in packages():
+        names.setdefault(one.license, []).append(f"`{one.name}`")
+    rows = ["| license | packages |", "|---|---|"]
+    rows += [f"| {license_} | {', '.join(names[license_])} |" for license_ in sorted(names)]
     return "\n".join(rows)
 
 

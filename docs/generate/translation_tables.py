@@ -39,6 +39,25 @@ def code(value: Any) -> str:
     return f"`{value}`"
 
 
+def grouped(
+    heads: Iterable[str], names: Iterable[tuple[str, tuple[str, ...]]], *, last: bool = False
+) -> str:
+    """Return a table with one row for all names of the same cells; ``last``: names come last."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in names:
+        groups.setdefault(cells, []).append(code(name))
+    rows = [
+        [*cells, ", ".join(group)] if last else [", ".join(group), *cells]
+        for cells, group in groups.items()
+    ]
+    return table(heads, rows)
+
+
+def both(responses: str, chat: str) -> str:
+    """Return the translation in both dialects, once if it is the same."""
+    return responses if responses == chat else f"Responses: {responses}; Chat: {chat}"
+
+
 def fate(tables: Any, name: str) -> str:
     """Return how one dialect translates one field of a request."""
     if name in tables.COPIED:
@@ -50,18 +69,18 @@ def fate(tables: Any, name: str) -> str:
     if name in DROPPED:
         harmless = "" if name not in HARMLESS else " (harmless)"
         return f"dropped{harmless}: {DROPPED[name]}"
-    return f"built by {code(tables.BUILT[name].__name__.strip('_'))}"
+    return "translated"
 
 
 def request_fields() -> str:
     names = {n: None for t in DIALECTS.values() for n in (*t.COPIED, *t.RENAMED, *t.BUILT,
                                                           *DROPPED, *t.REFUSED)}  # fmt: skip
-    rows = [[code(name), *(fate(t, name) for t in DIALECTS.values())] for name in sorted(names)]
-    return table(["field", *DIALECTS], rows)
+    fates = ((n, (both(*(fate(t, n) for t in DIALECTS.values())),)) for n in sorted(names))
+    return grouped(["fields", "result"], fates)
 
 
 def content_blocks() -> str:
-    """Return a row for each role and block type, with its translation in each dialect."""
+    """Return a row for each role and translation, with its block types."""
     places = {
         "user": (
             anthropic_content_blocks.USER_BLOCKS,
@@ -84,8 +103,8 @@ def content_blocks() -> str:
                 ]
             else:
                 cells = [describe_builder(builders, kind) for builders in dialects]
-            rows.append([role, code(kind), *cells])
-    return table(["role", "block", *DIALECTS], rows)
+            rows.append((kind, (role, both(*cells))))
+    return grouped(["role", "result", "blocks"], rows, last=True)
 
 
 def describe_builder(builders: Mapping[str, Any], kind: str) -> str:
@@ -109,13 +128,14 @@ BUILDER_DESCRIPTIONS = {
 
 
 def tools() -> str:
-    rows = [[code(f"{p}…"), as_function(p), as_function(p)] for p in sorted(CLIENT_TOOLS)]
+    rows = [[code(f"{p}…"), as_function(p)] for p in sorted(CLIENT_TOOLS)]
     for prefix, tool in sorted(SERVER_TOOLS.items()):
         own = responses_tools.HOSTED_TOOLS.get(prefix)
-        default = f"{tool.fate}: {tool.reason}"
-        native = f"OpenAI's tool, with capability {code(own.capability)}; otherwise " if own else ""
-        rows.append([code(f"{prefix}…"), native + default, default])
-    return table(["tool", *DIALECTS], rows)
+        fate = f"{tool.fate}: {tool.reason}"
+        if own:
+            fate = f"OpenAI's tool (Responses, capability {code(own.capability)}); otherwise {fate}"
+        rows.append([code(f"{prefix}…"), fate])
+    return table(["tool", "result"], rows)
 
 
 def as_function(prefix: str) -> str:
@@ -127,65 +147,73 @@ def as_function(prefix: str) -> str:
 def responses_events() -> str:
     rows = []
     for name, source in event_table.EVENT_MAPPINGS.items():
-        rows.append([name, f"text: {code(source.handler.__name__)} of a {source.item_type}"])
-    for name, handler in ResponsesStream.HANDLERS.items():
-        if name not in event_table.EVENT_MAPPINGS:
-            rows.append([name, f"handled: {code(handler.__name__.strip('_'))}"])
-    rows += [[name, "`ping`"] for name in event_table.PINGS]
-    rows += [[name, "ignored on purpose"] for name in event_table.IGNORED]
-    return table(["event", "becomes"], ([code(name), cell] for name, cell in sorted(rows)))
+        rows.append((name, f"part of a {code(source.item_type)}"))
+    others = ResponsesStream.HANDLERS.keys() - event_table.EVENT_MAPPINGS.keys()
+    rows += [(name, "start, item, end or error") for name in others]
+    rows += [(name, "`ping`") for name in event_table.PINGS]
+    rows += [(name, "ignored on purpose") for name in event_table.IGNORED]
+    return grouped(["becomes", "events"], ((name, (cell,)) for name, cell in sorted(rows)),
+                   last=True)  # fmt: skip
 
 
 def chat_fields() -> str:
     stream = chat_stream.ChatStream
-    rows = [[code(f"delta.{name}"), f"handled: {code(handler.__name__.strip('_'))}"]
-            for name, handler in stream.HANDLERS.items()]  # fmt: skip
-    rows += [[code(f"delta.{name}"), "thinking; the first non-empty field is used"]
+    rows = [(f"delta.{name}", "translated") for name in stream.HANDLERS]
+    rows += [(f"delta.{name}", "thinking, of the first non-empty field")
              for name in REASONING_FIELDS]  # fmt: skip
     ignored = sorted(stream.IGNORED - stream.REASONING_KEYS)
     carried = sorted(stream.REASONING_KEYS - {*REASONING_FIELDS})
-    rows += [[code(f"delta.{name}"), "thinking, unchanged"] for name in carried]
-    rows += [[code(f"delta.{name}"), "ignored on purpose"] for name in ignored]
-    rows += [[code(name), "dropped, with a note"] for name in sorted(chat_stream.SOURCE_FIELDS)]
-    return table(["field of a chunk", "becomes"], rows)
+    rows += [(f"delta.{name}", "thinking, unchanged") for name in carried]
+    rows += [(f"delta.{name}", "ignored on purpose") for name in ignored]
+    rows += [(name, "dropped, with a note") for name in sorted(chat_stream.SOURCE_FIELDS)]
+    return grouped(["becomes", "fields of a chunk"], ((name, (cell,)) for name, cell in rows),
+                   last=True)  # fmt: skip
+
+
+ITEM_BLOCKS = {
+    "code_interpreter_call": "`server_tool_use`, `code_execution_tool_result`",
+    "mcp_call": "`mcp_tool_use`, `mcp_tool_result`",
+    "web_search_call": "`server_tool_use`, `web_search_tool_result`",
+}
 
 
 def output_items() -> str:
     rows = []
-    for name, build in sorted(hosted_tools.BLOCK_BUILDERS.items()):
+    for name in sorted(hosted_tools.BLOCK_BUILDERS):
         need = hosted_tools.REQUIRED_CAPABILITY.get(name)
-        when = f", with capability {code(need)}" if need else ""
-        rows.append([code(name), f"blocks of {code(build.__name__)}{when}"])
-    return table(["output item", "becomes"], rows)
+        rows.append([code(name), ITEM_BLOCKS[name], code(need) if need else ""])
+    return table(["output item", "becomes", "capability"], rows)
 
 
 def stop_reasons() -> str:
-    rows = [["Responses", code(f"incomplete: {why}"), code(ours)]
+    rows = [(why, (code(ours), "Responses, `incomplete`"))
             for why, ours in INCOMPLETE_REASONS.items()]  # fmt: skip
-    rows += [["Chat", code(why), code(ours)] for why, ours in finish_reason.FINISH_REASONS.items()]
+    rows += [(why, (code(ours), "Chat")) for why, ours in finish_reason.FINISH_REASONS.items()]
     rows += [
-        ["Chat", code(why), f"error {code(e.error_type)}"]
-        for why, e in finish_reason.FAILURES.items()
+        (why, (f"error {code(e.error_type)}", "Chat")) for why, e in finish_reason.FAILURES.items()
     ]
-    return table(["dialect", "upstream value", "stop reason"], rows)
+    return grouped(["stop reason", "dialect", "upstream values"], rows, last=True)
 
 
 def errors() -> str:
-    def row(what: str, verdict: mapping.ErrorMapping) -> list[str]:
-        message = verdict.message or "the upstream's message, redacted"
-        retry = {None: "client decides", True: "yes", False: "no"}[verdict.should_retry]
-        return [what, f"{verdict.status} {code(verdict.error_type)}", message, retry]
+    rows: list[tuple[str, tuple[str, ...]]] = []
 
-    rows = [row(f"HTTP {status}", verdict) for status, verdict in mapping.BY_STATUS.items()]
-    rows.append(row("any other status", mapping.BROKEN))
-    rows += [row(f"code or type {code(name)}", v) for name, v in mapping.BY_CODE.items()]
-    rows += [
-        row(f"inside a 200, type {code(name)}", v) for name, v in mapping.BY_TYPE_ALONE.items()
-    ]
-    rows += [[f"code {code(name)}", "200, stop reason `refusal`",
-              f"category {code(category)}" if category else "no category", "no"]
-             for name, category in mapping.REFUSALS.items()]  # fmt: skip
-    return table(["upstream", "client receives", "message", "retry"], rows)
+    def add(place: str, verdicts: Mapping[Any, mapping.ErrorMapping]) -> None:
+        for value, verdict in verdicts.items():
+            retry = {None: "", True: "yes", False: "no"}[verdict.should_retry]
+            result = f"{verdict.status} {code(verdict.error_type)}"
+            if verdict.message:
+                result += f" *{verdict.message}*"
+            rows.append((str(value), (result, retry, place)))
+
+    add("status", {**mapping.BY_STATUS, "any other": mapping.BROKEN})
+    add("code or type", mapping.BY_CODE)
+    add("type of an error inside a 200", mapping.BY_TYPE_ALONE)
+    for name, category in mapping.REFUSALS.items():
+        named = f", category {code(category)}" if category else ""
+        rows.append((name, (f"200, stop reason `refusal`{named}", "no", "code")))
+    return grouped(["client receives", "retry", "by", "upstream values"], sorted(
+        rows, key=lambda row: (row[1][2] != "status", row[1][2])), last=True)  # fmt: skip
 
 
 def repairs() -> str:
@@ -194,36 +222,43 @@ def repairs() -> str:
         "Anthropic": ANTHROPIC_RULES,
         "Anthropic, other servers": CLIENT_FIELD_RULES,
     }
-    rows = [
-        [name, ", ".join(map(str, sorted(rule.statuses))), rule.title]
-        for name, table_ in rules.items()
-        for rule in table_
-    ]
-    return table(["API", "status", "what is refused"], rows)
+    usual = OPENAI_RULES[0].statuses
+    rows = []
+    for name, table_ in rules.items():
+        titles = []
+        for rule in table_:
+            more = ", ".join(map(str, sorted(rule.statuses - usual)))
+            titles.append(f"{rule.title} (also {more})" if more else rule.title)
+        rows.append([name, "; ".join(titles)])
+    statuses = ", ".join(map(str, sorted(usual)))
+    return table(["API", f"what is refused, with status {statuses}"], rows)
 
 
 def optional_fields() -> str:
-    """Return a row for each field that the gateway adds or chooses, with its capability."""
-    rows = [
-        [code(path), code(field.capability) if field.capability else "", field.fate]
-        for path, field in FIELDS.items()
-    ]
-    return table(["field", "capability", "result"], rows)
+    """Return the fields that the gateway adds or chooses, by result and capability."""
+    fields = (
+        (path, (field.fate, code(field.capability) if field.capability else ""))
+        for path, field in sorted(FIELDS.items(), key=lambda item: (item[1].fate, item[0]))
+    )
+    return grouped(["result", "capability", "fields"], fields, last=True)
 
 
 def profiles() -> str:
+    """Return each capability with its default, and the profiles that have another value."""
     plain = Profile()
-    fields = [f.name for f in dataclasses.fields(Profile) if f.name != "name"]
-    named = {name: profile for name, profile in PROFILES.items() if name != "generic"}
     rows = []
-    for name in fields:
-        default = getattr(plain, name)
-        cells = [getattr(profile, name) for profile in named.values()]
-        rows.append([
-            code(name), format_value(default),
-            *("" if cell == default else format_value(cell) for cell in cells),
-        ])  # fmt: skip
-    return table(["capability", "`generic`", *map(code, named)], rows)
+    for field in dataclasses.fields(Profile):
+        if field.name == "name":
+            continue
+        default = format_value(getattr(plain, field.name))
+        values: dict[str, list[str]] = {}
+        for name, profile in PROFILES.items():
+            value = format_value(getattr(profile, field.name))
+            if value != default:
+                values.setdefault(value, []).append(code(name))
+        others = "; ".join(f"{value}: {', '.join(names)}" for value, names in values.items())
+        rows.append([code(field.name), default, others])
+    return table(["capability", "`generic`", "other profiles"], rows)
 
 
 def format_value(value: Any) -> str:

@@ -4,7 +4,7 @@ Sources: the reference of the Messages API; the errors ``text content blocks mus
 ``text content blocks must contain non-whitespace text``, ``all messages must have non-empty
 content except for the optional final assistant message``, ``tool_use ids must be unique``,
 ``tool_use ids were found without tool_result blocks immediately after``, ``unexpected tool_use_id
-found in tool_result blocks``, ``Invalid signature in thinking block``; docs/mapping.md 2 and 7.
+found in tool_result blocks``, ``Invalid signature in thinking block``.
 """
 
 import re

@@ -1,7 +1,6 @@
 """POST /v1/messages/count_tokens: return the upstream's count if there is one, else an estimate.
 
-An Anthropic upstream receives the client's request body, and its response is relayed unchanged
-(docs/mapping.md).
+An Anthropic upstream receives the client's request body, and its response is relayed unchanged.
 
 The response with an estimate has the header ``x-bridge-estimate: true``. The estimate is too high
 rather than too low: a client that assumes too few tokens exceeds the model's context window. The

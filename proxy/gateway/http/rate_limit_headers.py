@@ -1,4 +1,4 @@
-"""Convert rate limit headers of OpenAI upstreams to Anthropic's names (docs/mapping.md).
+"""Convert OpenAI's ``x-ratelimit-*`` headers to Anthropic's ``anthropic-ratelimit-*``.
 
 OpenAI gives the time until a bucket is full as a duration, Anthropic as a timestamp. The gateway's
 own limits take precedence over the upstream's.

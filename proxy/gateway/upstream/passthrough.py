@@ -2,7 +2,7 @@
 
 Without policies, only three things in the request change: the credential, the model's name if the
 route renames it, and thinking blocks with the gateway's own signature, which an Anthropic model
-cannot read (docs/mapping.md).
+cannot read.
 """
 
 import re

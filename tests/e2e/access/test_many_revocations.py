@@ -1,4 +1,4 @@
-"""Keys are revoked one after the other while requests with them continue (G18).
+"""Keys are revoked one after the other while requests with them continue.
 
 The fast lane revokes sixty keys, the slow lane a thousand.
 

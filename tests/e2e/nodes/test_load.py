@@ -1,4 +1,4 @@
-"""Many streams of ten events per second; in the slow lane two hundred for a minute (G01).
+"""Many streams of ten events per second; in the slow lane two hundred for a minute.
 
 Every event arrives once and in order, and each stream has its row. A benchmark measures the delays:
 ``python -m benchmarks.endurance --streams 200 --rate 10 --minutes 30``.

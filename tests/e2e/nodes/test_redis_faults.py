@@ -1,4 +1,4 @@
-"""Faults of Redis under a gateway: promises.md R01 to R05.
+"""Faults of Redis under a gateway (faults R01 to R05).
 
 In the fast lane the gateway has one process, in the slow lane two. All tests share one gateway, which
 starts without Redis. Each fault has its own team.

@@ -36,12 +36,15 @@ targets = [{ upstream = "chat" }]
 REQUESTS: Final = 200
 ROLLUPS: Final = ("usageday", "usagebycallerday", "stopreasonday")
 PARTS: Final = {
-    "one": "(SELECT min(id) FROM proxy_exchange WHERE team = 'alfa')",
+    "alfa": "(SELECT ledger_id FROM proxy_team WHERE name = 'alfa')",
+    "beta": "(SELECT ledger_id FROM proxy_team WHERE name = 'beta')",
+    "one": """(SELECT min(proxy_exchange.id) FROM proxy_exchange
+               JOIN proxy_team ON proxy_team.ledger_id = team WHERE proxy_team.name = 'alfa')""",
     "last": "(SELECT max(sequence) FROM proxy_hashchainlink)",
     "first_entry": "(SELECT min(id) FROM proxy_auditentry)",
 }
 """What the SQL below names with ``$``."""
-REWRITE: Final = "UPDATE proxy_exchange SET team = 'beta' WHERE id = $one;"
+REWRITE: Final = "UPDATE proxy_exchange SET team = $beta WHERE id = $one;"
 DELETE_TRANSCRIPT: Final = "DELETE FROM proxy_transcript WHERE exchange_id = $one;"
 DELETE_ROW: Final = "DELETE FROM proxy_exchange WHERE id = $one;"
 APPEND_LINK: Final = """
@@ -54,7 +57,7 @@ CREATE TEMP TABLE forged AS SELECT * FROM proxy_exchange WHERE id = $one;
 UPDATE forged SET id = 'req_01ARZ3NDEKTSV4RRFFQ69G5FAV';
 INSERT INTO proxy_exchange SELECT * FROM forged;
 """
-MOVE: Final = "UPDATE $table SET team = CASE team WHEN 'alfa' THEN 'beta' ELSE 'alfa' END;"
+MOVE: Final = "UPDATE $table SET team = CASE team WHEN $alfa THEN $beta ELSE $alfa END;"
 HISTOGRAM: Final = """
 UPDATE proxy_usageday SET latency = replace(replace(latency, '":1', '":2'), '": 1', '": 2');
 """

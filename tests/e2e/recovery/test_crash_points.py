@@ -1,4 +1,4 @@
-"""The gateway is killed at many crash points and loses or duplicates no record (P04).
+"""The gateway is killed at many crash points and loses or duplicates no record (fault P04).
 
 The fast lane tests every 50th point, the slow lane all of them.
 """

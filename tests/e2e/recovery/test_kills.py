@@ -1,4 +1,4 @@
-"""Repeated kills (G09) and restarts (G17) of the gateway under load.
+"""Repeated kills and restarts of the gateway under load.
 
 ``BRIDGE_TEST_GATEWAY_KILLS`` and ``BRIDGE_TEST_RESTARTS`` set their numbers;
 ``benchmarks/ledger/gateway_kills.py`` kills it 1,000 times under 200 streams.

@@ -1,4 +1,4 @@
-"""A start after a kill with a thousand running requests, in the slow lane ten thousand (G16).
+"""A start after a kill with a thousand running requests, in the slow lane ten thousand.
 
 ``BRIDGE_TEST_OPEN_ROWS`` sets their number, ``BRIDGE_TEST_JOURNAL_MB`` the size of their bodies. The
 promise is a start within 15 s and all rows closed within 10 s; the test allows ten and thirty times

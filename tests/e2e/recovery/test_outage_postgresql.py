@@ -1,4 +1,4 @@
-"""PostgreSQL is stopped under load (G10); see ``test_outage_sqlite``."""
+"""PostgreSQL is stopped under load; see ``test_outage_sqlite``."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The SQLite file is locked under load (G10).
+"""The SQLite file is locked under load.
 
 ``BRIDGE_TEST_OUTAGE_S`` sets the seconds; benchmarks/ledger/outage.py runs an hour.
 """

@@ -17,7 +17,7 @@ from .load_client import LoadClients, Sent, Verdict, chat_response, compare_reco
 
 OUTAGE_S = repeat(fast=0.5, slow=300.0, variable="BRIDGE_TEST_OUTAGE_S")
 CLIENTS = repeat(fast=12, slow=90)
-"""G10 requires sixty requests a second for five minutes; a client sends two in three seconds."""
+"""Sixty requests a second in the slow lane: a client sends two in three seconds."""
 DETECTED_WITHIN_S = 60.0
 """Maximum seconds until /readyz reports the outage, with time for a loaded machine."""
 

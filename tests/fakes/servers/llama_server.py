@@ -1,6 +1,6 @@
 """llama.cpp's server with a tiny model, as a separate process on loopback.
 
-The model (2.4 MB) knows a few answers by heart; ``../shared/engines/README.md`` lists them. The
+The model (2.4 MB) knows a few answers by heart. The
 engine serves all three dialects. It comes from the package ``xllamacpp``, or it is the program
 ``llama-server``, built once from the sources in the package ``llama-cpp-python``.
 """

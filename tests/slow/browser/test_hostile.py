@@ -1,4 +1,4 @@
-"""Payloads in every stored text field stay text in a real browser (T26, G22)."""
+"""Payloads in every stored text field stay text in a real browser (threat T26)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

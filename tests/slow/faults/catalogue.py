@@ -5,8 +5,8 @@ the client, the ledger and the upstream. An entry with several variants has ``[[
 variant inherits the entry's fields and adds its own. The fields are those of ``Variant``. The steps
 of the scripts are defined in ``fault_scripts.py`` (upstream) and ``environment/client.py`` (client).
 
-An entry may instead name the test that proves it (``proof``). Where another page of the contract
-defines a different result, ``instead`` names the page and the result.
+An entry may instead name the test that proves it (``proof``). ``instead`` is a
+rule by which some variants have another result.
 """
 
 import itertools
@@ -83,7 +83,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     release: str
     variants: list[Variant]
     proof: list[str]  # for example "tests/.../test_x.py::test_name"
-    instead: str  # another page's rule that applies instead
+    instead: str  # a rule by which some variants have another result
 
 
 class Case(NamedTuple):

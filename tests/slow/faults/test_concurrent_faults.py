@@ -1,4 +1,4 @@
-"""Every fault again with other cuts and concurrently with other faults (G06).
+"""Every fault again with other cuts and concurrently with other faults.
 
 The fast lane has one seed and only the faults of ``COMPANIONS``. Pairs are in the slow lane: with a
 seed, each fault already runs concurrently with others. ``BRIDGE_FAULT_SEEDS`` is the number of seeds. ``BRIDGE_FAULT_PAIRS``

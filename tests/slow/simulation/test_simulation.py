@@ -17,7 +17,7 @@ from tests.lanes import repeat
 from .clock import Deadlock, VirtualLoop
 from .world import World, reproduce_command
 
-WORLDS = repeat(fast=5, slow=500)  # of ten minutes and 200 requests: promises.md, G08
+WORLDS = repeat(fast=5, slow=500)  # of ten minutes and 200 requests
 REQUESTS = 200
 WORLDS_PER_TEST = min(25, WORLDS)  # ten seconds; forty on a slow machine
 FEW_REQUESTS = 40  # requests, for tests that need only a short world

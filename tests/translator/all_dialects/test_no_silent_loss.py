@@ -1,6 +1,6 @@
 """Each request field is translated, noted or rejected.
 
-The table contains every field of mapping.md 1.2 to 1.10 with a meaningful value. Unknown top-level
+The table contains every field of a request with a meaningful value. Unknown top-level
 fields are accepted with a note.
 """
 

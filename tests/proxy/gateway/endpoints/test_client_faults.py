@@ -1,4 +1,4 @@
-"""Invalid requests of clients, and the error responses (promises 3.4)."""
+"""Invalid requests of clients, and the error responses."""
 
 import gzip
 import json

@@ -71,7 +71,7 @@ def test_images_count_as_images_everywhere(gateway, key):
 
 
 def test_an_unknown_request_for_an_anthropic_upstream_is_estimated_alike(gateway, scripted, reload):
-    """The gateway cannot validate it, so the upstream checks it (decision D21)."""
+    """The gateway cannot validate it, so the upstream checks it."""
     scripted.on("anthropic-novel", stream(b"".join(upstream_scripts.claude_events())))
     novel = [{"role": "user", "content": [{"type": "screen", "frames": [IMAGE, IMAGE]}]}]
     team = Team.objects.create(name="novelties", limits={"tpm": 20_000})

@@ -1,4 +1,4 @@
-"""The configuration changes under a running stream: promises.md K05, K08, K09 and K10."""
+"""The configuration changes under a running stream (faults K05, K08, K09 and K10)."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

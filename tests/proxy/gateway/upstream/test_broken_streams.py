@@ -1,4 +1,4 @@
-"""The failures of an upstream's stream (promises 3.3)."""
+"""The failures of an upstream's stream."""
 
 import gzip
 import json

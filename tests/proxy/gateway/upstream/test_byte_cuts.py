@@ -1,4 +1,4 @@
-"""A stream may break at any byte: cut, reset or silent. It never ends as if it were complete (G07).
+"""A stream may break at any byte: cut, reset or silent. It never ends as if it were complete.
 
 The fast lane tests some positions of every case, and of some recordings if they are available; the
 slow lane tests every byte of every case and of the 48 shortest recordings. The stream is decoded

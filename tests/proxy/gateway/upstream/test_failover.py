@@ -1,4 +1,4 @@
-"""Failures of an upstream before its first byte (promises 3.1 and 3.2), and the failover."""
+"""Failures of an upstream before its first byte, and the failover."""
 
 import json
 import socket

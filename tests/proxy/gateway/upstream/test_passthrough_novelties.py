@@ -1,4 +1,4 @@
-"""What the gateway does not know goes on to an Anthropic upstream as it came (decision D21)."""
+"""What the gateway does not know goes on to an Anthropic upstream as it came."""
 
 import json
 
