@@ -13,7 +13,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 
 from proxy.admin.core.lookup_limits import CheckedChangeList, reject_bad_values
 from proxy.admin.core.model_admin import ReadOnlyAdmin
@@ -23,6 +23,8 @@ from proxy.models.ledger_names import with_names
 
 from .filters import FormFilter
 
+FORMATS: Final = ("csv", "ndjson")
+"""The formats of exports."""
 BEFORE: Final = "older_than"
 AFTER: Final = "newer_than"
 PAGE_PARAMS: Final = (BEFORE, AFTER)
@@ -211,6 +213,8 @@ class KeysetAdmin(ReadOnlyAdmin):
         """
         if not self.has_view_permission(request):
             raise PermissionDenied
+        if kind not in FORMATS:
+            raise Http404("no such format")
         try:
             cl: Any = self.get_changelist_instance(request)
         except IncorrectLookupParameters as exc:
