@@ -2,9 +2,9 @@
 
 from django.contrib import admin
 
-from .audit import entry_admin
-from .requests import exchange_admin
-from .setup import (
+from .audit import entry_admin  # noqa: F401 - registers its models, as the next ones do
+from .requests import exchange_admin  # noqa: F401
+from .setup import (  # noqa: F401
     budget_admin,
     drift_admin,
     key_admin,
@@ -16,21 +16,6 @@ from .setup import (
     user_admin,
     webhook_admin,
 )
-
-__all__ = [
-    "budget_admin",
-    "drift_admin",
-    "entry_admin",
-    "exchange_admin",
-    "key_admin",
-    "pause_admin",
-    "price_admin",
-    "route_admin",
-    "saved_report_admin",
-    "upstream_admin",
-    "user_admin",
-    "webhook_admin",
-]
 
 admin.site.index_title = "Dashboard"
 # This template has the button for single sign-on.

@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.timezone import now
 
+from proxy.admin.core.number_format import plural
 from proxy.admin.core.time_zone import local_text
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.counters.backends import shared_store
@@ -52,14 +53,9 @@ class Notice:
     link: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeContext:
-    notices: tuple[Notice, ...] = ()
-    sandbox: bool = False
-
-
-cached_notices: Final[dict[int, tuple[float, NoticeContext]]] = {}
-NO_NOTICES: Final = NoticeContext()
+cached_notices: Final[dict[int, tuple[float, list[Notice]]]] = {}
+"""User id -> until when the notices are fresh, and the notices."""
+SANDBOX: Final = "Some routes use the sandbox: its responses come from a script, not from a model."
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
@@ -68,21 +64,22 @@ def context(request: HttpRequest) -> dict[str, Any]:
     ``has_search_box``: whether the header has the search box.
     """
     return {
-        "banner": notices_for(request).notices,
+        "banner": notices_for(request),
         "has_search_box": request.user.is_authenticated and can_open_admin(request.user),
     }
 
 
 def environment(request: HttpRequest) -> tuple[str, str] | None:
     """Return text and color of the badge in the page header, or None for no badge."""
-    return ("Sandbox", "warning") if notices_for(request).sandbox else None
+    is_sandbox = any(notice.text == SANDBOX for notice in notices_for(request))
+    return ("Sandbox", "warning") if is_sandbox else None
 
 
-def notices_for(request: HttpRequest) -> NoticeContext:
+def notices_for(request: HttpRequest) -> list[Notice]:
     """Return the notices for the signed-in user, cached for up to ``BANNER_FRESH_S`` seconds."""
     user = request.user
     if not user.is_authenticated or not can_open_admin(user):
-        return NO_NOTICES
+        return []
     at = time.monotonic()
     cached = getattr(request, "bridge_notices", None) or cached_notices.get(user.pk)
     if cached is None or cached[0] <= at:
@@ -95,33 +92,35 @@ def notices_for(request: HttpRequest) -> NoticeContext:
     return cached[1]
 
 
-def collect_notices(user: Any, reader: Reader) -> NoticeContext:
+def collect_notices(user: Any, reader: Reader) -> list[Notice]:
     """Return the notices that the user may see. More rows do not take more queries."""
     used = list(
         Upstream.objects.filter(enabled=True, routetarget__isnull=False)
         .distinct()
         .only("name", "secret", "base_url")
     )
-    sandbox = any(upstream.name in SANDBOXES for upstream in used)
-    notices = [
-        *_recording_notices(),
-        *_pause_notices(link=user.has_perm("proxy.view_pause")),
-        *(_unreadable_row_notices() if reader.everything else ()),
-        *(_body_key_notices() if reader.everything else ()),
-        *(_unusable_upstream_notices(used) if user.has_perm("proxy.view_upstream") else ()),
-        *(_unpriced_model_notices(reader) if user.has_perm("proxy.view_price") else ()),
-        *_budget_notices(reader, link=user.has_perm("proxy.view_budget")),
-        *(_sandbox_notice(link=user.has_perm("proxy.view_route")) if sandbox else ()),
-    ]
-    return NoticeContext(tuple(notices), sandbox)
-
-
-def _pause_notices(*, link: bool) -> Iterator[Notice]:
-    """Yield a notice for each pause in effect, so that it is not forgotten."""
-    url = reverse("admin:proxy_pause_changelist") if link else ""
-    for pause in Pause.active()[:MAX_NAMED]:
+    notices = list(_recording_notices())
+    pauses = reverse("admin:proxy_pause_changelist") if user.has_perm("proxy.view_pause") else ""
+    for pause in Pause.active()[:MAX_NAMED]:  # so that none is forgotten
         ends = f" until {local_text(pause.ends, '%Y-%m-%d %H:%M')}" if pause.ends else ""
-        yield Notice("warn", f"Paused{ends}: {pause}. {pause.message}", url, "Open" if url else "")
+        text = f"Paused{ends}: {pause}. {pause.message}"
+        notices.append(Notice("warn", text, pauses, "Open" if pauses else ""))
+    if reader.everything:
+        notices += _unreadable_row_notices()
+        if missing := MISSING.ids:
+            keys = ", ".join(missing)
+            text = f"Texts that were encrypted with these keys cannot be read: {keys}."
+            notices.append(Notice("warn", text))
+    if user.has_perm("proxy.view_upstream"):
+        notices += _unusable_upstream_notices(used)
+    if user.has_perm("proxy.view_price"):
+        notices += _unpriced_model_notices(reader)
+    notices += _budget_notices(reader, link=user.has_perm("proxy.view_budget"))
+    if any(upstream.name in SANDBOXES for upstream in used):
+        may_view = user.has_perm("proxy.view_route")
+        url = reverse("admin:proxy_route_changelist") if may_view else ""
+        notices.append(Notice("info", SANDBOX, url, "Routes"))
+    return notices
 
 
 def _recording_notices() -> Iterator[Notice]:
@@ -169,29 +168,19 @@ def _unreadable_row_notices() -> Iterator[Notice]:
         yield Notice("bad", f"{len(SKIPPED.rows):,} rows cannot be read and are skipped.")
 
 
-def _body_key_notices() -> Iterator[Notice]:
-    """Yield a notice if texts are encrypted with keys that this gateway does not have."""
-    if missing := MISSING.ids:
-        yield Notice(
-            "warn",
-            f"Texts that were encrypted with these keys cannot be read: {', '.join(missing)}.",
-        )
-
-
 def _unusable_upstream_notices(upstreams: list[Upstream]) -> Iterator[Notice]:
     for upstream in upstreams:
+        url = reverse("admin:proxy_upstream_change", args=[upstream.pk])
+        state = STATES.get(upstream.name)
         try:
             upstream.credential()
         except ConfigError as exc:
-            url = reverse("admin:proxy_upstream_change", args=[upstream.pk])
-            text = f"Upstream {upstream.name} cannot be used: {exc}."
-            yield Notice("bad", text, url, "Open")
-            continue
-        state = STATES.get(upstream.name)
-        if state is not None and state.fault:
-            url = reverse("admin:proxy_upstream_change", args=[upstream.pk])
-            text = f"The credential of upstream {upstream.name} cannot be refreshed: {state.fault}."
-            yield Notice("warn" if state.usable else "bad", text, url, "Open")
+            yield Notice("bad", f"Upstream {upstream.name} cannot be used: {exc}.", url, "Open")
+        else:
+            if state is not None and state.fault:
+                what = f"The credential of upstream {upstream.name} cannot be refreshed"
+                tone = "warn" if state.usable else "bad"
+                yield Notice(tone, f"{what}: {state.fault}.", url, "Open")
 
 
 def _unpriced_model_notices(reader: Reader) -> Iterator[Notice]:
@@ -203,10 +192,10 @@ def _unpriced_model_notices(reader: Reader) -> Iterator[Notice]:
     more = f" and {len(unpriced) - MAX_NAMED} more" if len(unpriced) > MAX_NAMED else ""
     count = sum(number for _, number in unpriced)
     url = f"{reverse('admin:proxy_exchange_changelist')}?cost=none&within={UNPRICED_DAYS}d"
-    requests = "1 request" if count == 1 else f"{count:,} requests"
     yield Notice(
         "warn",
-        f"{requests} of the last {UNPRICED_DAYS} days without a price: {', '.join(named)}{more}.",
+        f"{plural(count, 'request')} of the last {UNPRICED_DAYS} days without a price: "
+        f"{', '.join(named)}{more}.",
         url,
         "Show them",
     )
@@ -229,12 +218,3 @@ def _budget_notices(reader: Reader, *, link: bool) -> Iterator[Notice]:
                 url,
                 "Budgets",
             )
-
-
-def _sandbox_notice(*, link: bool) -> Iterator[Notice]:
-    yield Notice(
-        "info",
-        "Some routes use the sandbox: its responses come from a script, not from a model.",
-        reverse("admin:proxy_route_changelist") if link else "",
-        "Routes",
-    )

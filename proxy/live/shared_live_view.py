@@ -67,12 +67,18 @@ class LiveViewStore:
         return until > now, [order for order in active if order.until > now]
 
     def write(self, rows: Sequence[LiveRow]) -> None:
-        """Store the running requests of this process."""
+        """Store the running requests of this process, and list it among the processes."""
         now = self._clock()
         snapshot = _encode(ProcessSnapshot(now, [dict(row) for row in rows])).decode()
         self._states.update([f"live {self._me}"], lambda _: [snapshot])
-        if now - self._listed > MEMBER_S / 2:
-            self._list(now)
+        if now - self._listed <= MEMBER_S / 2:
+            return
+
+        def add(texts: Texts) -> Sequence[str]:
+            return [_encode({**_members(texts[0], now), self._me: now}).decode()]
+
+        self._states.update([MEMBERS], add)
+        self._listed = now
 
     def watch(self) -> list[LiveRow]:
         """Return the running requests of other processes; mark the live page as open."""
@@ -81,7 +87,8 @@ class LiveViewStore:
             watched = _encode({"until": now + WATCHED_S}).decode()
             self._states.update([WATCH], lambda _: [watched])
             self._watching = now
-        others = [name for name in self._members(now) if name != self._me]
+        members = _members(self._states.read([MEMBERS])[0], now)
+        others = sorted(members.keys() - {self._me})
         snapshots = self._states.read([f"live {name}" for name in others]) if others else []
         rows: list[LiveRow] = []
         for text in snapshots:
@@ -109,18 +116,11 @@ class LiveViewStore:
             [f"live {self._me}"], lambda _: [_encode(ProcessSnapshot(0.0)).decode()]
         )
 
-    def _members(self, now: float) -> list[str]:
-        times = _decode_or(self._states.read([MEMBERS])[0], _decode_times, {})
-        return sorted(name for name, at in times.items() if at > now - MEMBER_S)
 
-    def _list(self, now: float) -> None:
-        def add(texts: Texts) -> Sequence[str]:
-            times = _decode_or(texts[0], _decode_times, {})
-            current = {name: at for name, at in times.items() if at > now - MEMBER_S}
-            return [_encode({**current, self._me: now}).decode()]
-
-        self._states.update([MEMBERS], add)
-        self._listed = now
+def _members(text: str | None, now: float) -> dict[str, float]:
+    """Return the processes that wrote their rows in the last minute, and when."""
+    times = _decode_or(text, _decode_times, {})
+    return {name: at for name, at in times.items() if at > now - MEMBER_S}
 
 
 def _decode_or(text: str | None, decode: Callable[[str], Any], default: Any) -> Any:

@@ -142,43 +142,15 @@ IN_FLIGHT: Final = Gauge(
     ("worker",),
     multiprocess_mode=GAUGE_MODE,
 )
+METRICS: Final = tuple(one for one in [*globals().values()] if isinstance(one, BoundedLabels))
+"""All of the metrics above, in their order."""
+BY_NAME: Final = {metric.full_name: metric for metric in METRICS}
 WORKER: Final = str(worker.number)
 WORKER_IN_FLIGHT: Final = IN_FLIGHT.labels(WORKER)
 
-METRICS: Final[tuple[BoundedLabels, ...]] = (
-    REQUESTS,
-    UPSTREAM_ATTEMPTS,
-    TOKENS,
-    COST_USD,
-    UNPRICED_REQUESTS,
-    FIRST_BYTE_SECONDS,
-    REQUEST_SECONDS,
-    TEAM_REQUESTS,
-    TEAM_FIRST_BYTE_SECONDS,
-    UPSTREAM_ERRORS,
-    REFUSALS,
-    OVERHEAD_SECONDS,
-    NOTES,
-    UNKNOWN_EVENTS,
-    CONNECTIONS_CLOSED,
-    BUDGETS_UNCHECKED,
-    SECRET_FILE_CHANGES,
-    CREDENTIAL_REFRESHES,
-    CREDENTIAL_EXPIRY,
-    STRAY_RESPONSES,
-    WEBHOOK_DELIVERIES,
-    IN_FLIGHT,
-)
-BY_NAME: Final = {metric.full_name: metric for metric in METRICS}
 
-
-def _restore_label_sets() -> None:
-    """Count the label sets in the files of an earlier worker towards this worker's limit."""
-    by_family = {metric.family.name: metric for metric in METRICS}
-    for family, labels in existing_labels():
-        metric = by_family[family]
-        if metric.label_names:
-            metric.labels(*(labels[name] for name in metric.label_names))
-
-
-_restore_label_sets()
+# Count the label sets in the files of an earlier worker towards this worker's limit.
+_by_family = {metric.family.name: metric for metric in METRICS}
+for _family, _labels in existing_labels():
+    if _names := _by_family[_family].label_names:
+        _by_family[_family].labels(*(_labels[name] for name in _names))

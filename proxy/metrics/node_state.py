@@ -72,7 +72,7 @@ class NodeCollector(Collector):
     def __init__(self, faults: Collection[str], budgets: Collection[TeamBudget]) -> None:
         """Report ``faults`` as their number; ``budgets`` may have several rows for a period."""
         self._faults = faults
-        self._budgets = sorted(budgets, key=_remaining_share)
+        self._budgets = sorted(budgets, key=lambda one: one.remaining / max(1, one.limit))
 
     def collect(self) -> Iterator[Metric]:
         build = (version("messages-bridge"), platform.python_version())
@@ -93,10 +93,6 @@ class NodeCollector(Collector):
         for budget in self._budgets:
             found.setdefault((budget.team, budget.period), amount(budget) / NANO)
         return found
-
-
-def _remaining_share(budget: TeamBudget) -> float:
-    return budget.remaining / max(1, budget.limit)
 
 
 def _family(gauge: Gauge, values: Mapping[Labels, float]) -> GaugeMetricFamily:

@@ -39,14 +39,14 @@ class OIDCConfig:
 
     def gateway_groups(self, provider_groups: Collection[str]) -> set[str]:
         """Return the names of the gateway groups to which these provider groups are mapped."""
-        return {
-            gateway_group.replace("*", _star_text(provider_group, group))
-            if "*" in provider_group
-            else gateway_group
-            for provider_group, gateway_group in self.groups
-            for group in provider_groups
-            if _matches(provider_group, group)
-        }
+        found = set()
+        for provider_group, gateway_group in self.groups:
+            pattern = re.escape(provider_group).replace(r"\*", f"({TEAM_NAME.pattern})")
+            for group in provider_groups:
+                if match := re.fullmatch(pattern, group, re.ASCII):
+                    text = match[1] if "*" in provider_group else "*"
+                    found.add(gateway_group.replace("*", text))
+        return found
 
 
 def oidc_settings() -> OIDCConfig | None:
@@ -134,20 +134,3 @@ def _pairs() -> Iterator[Pair]:
 def _is_team(gateway_group: str) -> bool:
     kind, name = gateway_group[: len(TEAM_GROUP)], gateway_group[len(TEAM_GROUP) :]
     return kind == TEAM_GROUP and (name == "*" or TEAM_NAME.fullmatch(name) is not None)
-
-
-def _matches(provider_group: str, group: str) -> bool:
-    if "*" not in provider_group:
-        return provider_group == group
-    before, _, after = provider_group.partition("*")
-    return (
-        group.startswith(before)
-        and group.endswith(after)
-        and TEAM_NAME.fullmatch(_star_text(provider_group, group)) is not None
-    )
-
-
-def _star_text(provider_group: str, group: str) -> str:
-    """Return the part of ``group`` that matches the star in ``provider_group``."""
-    before, _, after = provider_group.partition("*")
-    return group[len(before) : len(group) - len(after)]

@@ -11,30 +11,17 @@ from django.urls import path
 from .oidc_settings import oidc_settings
 
 
-def begin(request: HttpRequest) -> HttpResponseBase:
-    """Start a sign-in: redirect to the OpenID Connect provider."""
-    _require_provider()
-    from .views import BeginView  # noqa: PLC0415 - the module's docstring gives the reason
-
-    response: HttpResponseBase = BeginView.as_view()(request)
-    return response
-
-
-def callback(request: HttpRequest) -> HttpResponseBase:
-    """Handle the provider's redirect back to this site, which ends the sign-in."""
-    _require_provider()
-    from .views import CallbackView  # noqa: PLC0415 - the module's docstring gives the reason
-
-    response: HttpResponseBase = CallbackView.as_view()(request)
-    return response
-
-
-def _require_provider() -> None:
+def sign_in_view(request: HttpRequest, view: str) -> HttpResponseBase:
+    """Start a sign-in at the provider, or end it when the provider redirects back to this site."""
     if oidc_settings() is None:
         raise Http404("sign-in through a provider is not configured")
+    from . import views  # noqa: PLC0415 - the module's docstring gives the reason
+
+    response: HttpResponseBase = getattr(views, view).as_view()(request)
+    return response
 
 
 urlpatterns = [
-    path("", begin, name="sign-in"),
-    path("callback/", callback, name="sign-in-callback"),
+    path("", sign_in_view, {"view": "BeginView"}, name="sign-in"),
+    path("callback/", sign_in_view, {"view": "CallbackView"}, name="sign-in-callback"),
 ]

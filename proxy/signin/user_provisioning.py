@@ -57,16 +57,7 @@ def create_user(config: OIDCConfig, claims: dict[str, Any]) -> Any:
 
 @transaction.atomic
 def _sync_groups(user: Any, groups: set[str], claims: dict[str, Any]) -> None:
-    """Set the groups that the provider controls, the user's name and the e-mail address.
-
-    The audit log names the user who signs in as the actor.
-    """
-    address = current_actor().address
-    with acting_as(Actor(kind=ActorKind.USER, user=person_id(user), address=address)):
-        _write_claims(user, groups, claims)
-
-
-def _write_claims(user: Any, groups: set[str], claims: dict[str, Any]) -> None:
+    """Set the groups that the provider controls, the user's name and the e-mail address."""
     controlled = [
         group
         for group in user.groups.all()
@@ -98,7 +89,10 @@ def update_user(config: OIDCConfig, user: Any, claims: dict[str, Any]) -> Any:
     """
     groups = _groups(config, claims)
     if not user.is_superuser:
-        _sync_groups(user, groups if groups & set(ROLES) else set(), claims)
+        # The audit log names the user who signs in as the actor.
+        address = current_actor().address
+        with acting_as(Actor(kind=ActorKind.USER, user=person_id(user), address=address)):
+            _sync_groups(user, groups if groups & set(ROLES) else set(), claims)
     if not groups & set(ROLES):
         raise _no_group_error(config, claims)
     if groups & {OWNER, AUDITOR} and not any(name.startswith(TEAM_GROUP) for name in groups):

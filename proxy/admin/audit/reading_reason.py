@@ -4,21 +4,16 @@ A view that reads a transcript calls ``proxy.permissions.readings``, which raise
 The middleware redirects to the form, and the form back to the page.
 """
 
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.deprecation import MiddlewareMixin
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
-from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
+from proxy.admin.core.pages import READ_TRANSCRIPT, page, page_to_return_to, require_reader
 from proxy.models.audit import MAX_REASON
 from proxy.permissions.readings import (
     MIN_REASON,
@@ -42,7 +37,6 @@ STORED: Final = (
     "The reason is valid for {} minutes."
 )
 MAX_ID: Final = 200
-MAX_URL: Final = 4000
 
 
 class ReadingReasonMiddleware(MiddlewareMixin):
@@ -73,40 +67,26 @@ class ReasonForm(forms.Form):
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def reading_reason_view(request: HttpRequest) -> HttpResponse:
-    """Show the form (GET), or remember the reason and go back to the page (POST)."""
-    require_reader(request)
-    if not request.user.has_perm(READ_TRANSCRIPT):
-        raise PermissionDenied
-    read, back_url = _read_object(request), _page_to_read(request)
-    form = ReasonForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        remember_reason(request, read, form.cleaned_data["reason"])
-        return HttpResponseRedirect(back_url)
-    minutes = int(REMEMBERED_FOR.total_seconds() // 60)
-    context: dict[str, Any] = {
-        **admin.site.each_context(request),
-        "title": "Why do you read this?",
-        "form": form,
-        "button": "Read",
-        "back_url": reverse("admin:index"),
-        "explanation": [
-            EXPLANATIONS[read.kind].format(read.id),
-            STORED.format(minutes),
-        ],
-    }
-    return set_security_headers(TemplateResponse(request, "admin/proxy/people/form.html", context))
+    """Show the form (GET), or remember the reason and go back to the page (POST).
 
-
-def _read_object(request: HttpRequest) -> ReadObject:
-    """Return the object that the query names. Raises Http404 for an unknown kind."""
+    The query has the kind and id of what is read, and the page to go back to.
+    """
+    require_reader(request, READ_TRANSCRIPT)
     kind, ident = request.GET.get("kind", Kind.REQUEST.value), request.GET.get("id", "")
     if kind not in EXPLANATIONS or len(ident) > MAX_ID or "\x00" in ident:
         raise Http404("there is no such page to read")
-    return ReadObject(Kind(kind), ident)
-
-
-def _page_to_read(request: HttpRequest) -> str:
-    """Return the query's ``next`` if it is a page of this admin, else the first page."""
-    url, index = request.GET.get("next", ""), reverse("admin:index")
-    is_here = url.startswith(index) and len(url) <= MAX_URL
-    return url if is_here and url_has_allowed_host_and_scheme(url, allowed_hosts=None) else index
+    read = ReadObject(Kind(kind), ident)
+    form = ReasonForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        remember_reason(request, read, form.cleaned_data["reason"])
+        return HttpResponseRedirect(page_to_return_to(request))
+    minutes = int(REMEMBERED_FOR.total_seconds() // 60)
+    return page(
+        request,
+        "people/form",
+        "Why do you read this?",
+        form=form,
+        button="Read",
+        back_url=reverse("admin:index"),
+        explanation=[EXPLANATIONS[read.kind].format(read.id), STORED.format(minutes)],
+    )

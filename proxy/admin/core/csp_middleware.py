@@ -5,6 +5,7 @@ viewer of PDFs allows to be framed.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
@@ -12,9 +13,8 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.deprecation import MiddlewareMixin
 
+from proxy.ledger.archive.reading import restore_hint
 from proxy.ledger.transcripts.visible_text import INVISIBLE, show_invisible
-
-from .archived_page import ArchivedPage
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 
@@ -38,10 +38,21 @@ def set_security_headers(response: Response, *, csp: str = CSP) -> Response:
     return response
 
 
+class ArchivedPage(Http404):
+    """What the page shows may be in one of these months, so it is not in the database (ADR 0015).
+
+    It says nothing about whether it exists: the months are those of its id or of the ledger.
+    """
+
+    def __init__(self, months: Sequence[str]) -> None:
+        self.hint = restore_hint(months)
+        super().__init__(self.hint)
+
+
 class AdminCspMiddleware(MiddlewareMixin):
     """Set security headers on admin responses without a Content-Security-Policy of their own.
 
-    On all pages, invisible characters of the texts become visible.
+    On all pages, invisible characters of the texts become visible, except in the values of forms.
     """
 
     def process_request(self, request: HttpRequest) -> None:
@@ -59,14 +70,9 @@ class AdminCspMiddleware(MiddlewareMixin):
         if not request.path.startswith(reverse("admin:index")):
             return response
         if isinstance(response, HttpResponse) and "text/html" in response.get("Content-Type", ""):
-            _show_invisible_of_page(response)
+            page = response.content.decode()
+            if INVISIBLE.search(page):
+                parts = FORM_VALUE.split(page)
+                parts[::2] = map(show_invisible, parts[::2])
+                response.content = "".join(parts)
         return response if response.has_header(POLICY) else set_security_headers(response)
-
-
-def _show_invisible_of_page(response: HttpResponse) -> None:
-    """Replace invisible characters in the page, except in the values of forms."""
-    page = response.content.decode()
-    if INVISIBLE.search(page):
-        parts = FORM_VALUE.split(page)
-        parts[::2] = map(show_invisible, parts[::2])
-        response.content = "".join(parts)

@@ -6,7 +6,7 @@ the columns in its ``list_filter``. A value that fails only when the query runs,
 that is too large, is handled as an invalid lookup.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -19,14 +19,18 @@ from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import PermissionDenied
 from django.db import DataError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+
+from .pages import whole_number
 
 if TYPE_CHECKING:
     Admin = admin.ModelAdmin[Any]
 else:
     from unfold.admin import ModelAdmin as Admin
 
+OwnUrls = Sequence[tuple[str, Callable[..., HttpResponseBase], str]]
+"""Path below the list, view and name of each page that Django's admin does not have."""
 SENT_BY_FILTERS: Final = frozenset({"exact", "isnull", "gte", "lt", "id__exact"})
 """The lookup suffixes that Django's own list filters use in their links, such as ``__gte``."""
 MAX_SEARCH_WORDS: Final = 20
@@ -53,6 +57,27 @@ class CheckedChangeList(ChangeList):
 
 class CheckedModelAdmin(Admin):
     """Base of all model admins: allows only the lookups of its ``list_filter``; limits searches."""
+
+    actions = None
+    """The theme's action bar needs an inline style, which the CSP blocks, and deleting many rows at
+    once would skip the check of each single row."""
+    heading = ""
+    """The title of the list; empty: the plural name of the model."""
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the list with its heading, not "Select … to change", as the title."""
+        title = self.heading or str(self.opts.verbose_name_plural).capitalize()
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
+    def own_urls(self) -> OwnUrls:
+        return ()
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        own = [path(route, view(page), name=name) for route, page, name in self.own_urls()]
+        return own + super().get_urls()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return CheckedChangeList
@@ -96,9 +121,5 @@ class CheckedAutocomplete(AutocompleteSelect):
     """An autocomplete that ignores values that are no primary keys; Django's raises an error."""
 
     def optgroups(self, name: str, value: Any, attr: Any = None) -> Any:
-        keys = [text for text in map(str, value) if is_key(text)]
+        keys = [text for text in map(str, value) if whole_number(text, MAX_KEY_DIGITS) is not None]
         return super().optgroups(name, keys, attr)
-
-
-def is_key(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MAX_KEY_DIGITS

@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Field, ForeignKey, JSONField, Model, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -81,8 +81,6 @@ class Inline(TabularInline):
 
 class ReadOnlyAdmin(CheckedModelAdmin):
     """A model admin that allows no user, not even a superuser, to add, change or delete a row."""
-
-    actions = None
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -169,13 +167,6 @@ class ChecksWrites(CheckedModelAdmin):
             field.queryset = choices(request.user, field.queryset)
         return field
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show the list with the model's plural name, not "Select … to change", as the title."""
-        title = str(self.opts.verbose_name_plural).capitalize()
-        return super().changelist_view(request, {"title": title, **(extra_context or {})})
-
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> Any:
@@ -209,12 +200,7 @@ class ChecksWrites(CheckedModelAdmin):
 
 
 class ManagedAdmin(ChecksWrites):
-    """A model admin in which rows that bridge.toml (the configuration file) declares are read-only.
-
-    Bulk deletion is off, because it would skip the check of each single row.
-    """
-
-    actions = None
+    """A model admin whose rows are read-only if bridge.toml, the configuration file, has them."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return not _is_managed(obj) and super().has_change_permission(request, obj)

@@ -3,7 +3,6 @@
 from decimal import Decimal
 from typing import Final
 
-from proxy.models import Exchange, State
 from proxy.money import NANO
 
 UNKNOWN: Final = "—"
@@ -19,21 +18,6 @@ def dollars(nanousd: int | None) -> str:
     if abs(amount) >= 1:
         return f"${amount:,.2f}"
     return f"${amount:.4f}" if abs(amount) >= Decimal("0.001") else f"${amount:.6f}"
-
-
-def is_unpriced(row: Exchange) -> bool:
-    """Whether a finished request used tokens but has no cost, because its model has no price."""
-    used = row.input_tokens is not None or row.output_tokens is not None
-    return used and row.cost_nanousd is None and row.state == State.CLOSED
-
-
-def cost_of(row: Exchange) -> str:
-    """Format the cost of a request: "…" while the request runs, "—" if it has no token counts."""
-    if row.state == State.OPEN:
-        return "…"
-    return (
-        UNKNOWN if row.cost_nanousd is None and not is_unpriced(row) else dollars(row.cost_nanousd)
-    )
 
 
 def duration(ms: float | None) -> str:

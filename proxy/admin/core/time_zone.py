@@ -9,23 +9,20 @@ from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo, available_timezones
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 
-from .csp_middleware import set_security_headers
+from .pages import page, page_to_return_to
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 
 COOKIE: Final = "bridge_time_zone"
 PARAMETER: Final = "tz"
 YEAR_S: Final = 365 * 86_400
-MAX_URL: Final = 2000  # characters of the page to return to
 KNOWN: Final = available_timezones()
 CHOICES: Final = sorted(name for name in KNOWN if "/" in name or name == "UTC")
 """The zones of the list; those without a slash are old names."""
@@ -50,6 +47,15 @@ def local_text(at: datetime, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 def midnight(day: date) -> datetime:
     """Return the start of a day in the viewer's zone."""
     return datetime(day.year, day.month, day.day, tzinfo=viewer_zone())
+
+
+def parse_day(text: str) -> date | None:
+    """Return the day in ISO 8601; None if there is none, or none of this time."""
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return None
+    return day if date(2000, 1, 1) < day < date(2200, 1, 1) else None
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
@@ -103,9 +109,7 @@ class ZoneForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 def time_zone_view(request: HttpRequest) -> HttpResponse:
     """Let the viewer choose the zone, and return to the page that the viewer came from."""
-    back = request.GET.get("next", "")[:MAX_URL]
-    if not url_has_allowed_host_and_scheme(back, None) or not back.startswith("/"):
-        back = reverse("admin:index")
+    back = page_to_return_to(request)
     form = ZoneForm(request.POST or None, initial={"zone": str(viewer_zone())})
     if form.is_valid():
         zone = form.cleaned_data["zone"]
@@ -113,11 +117,4 @@ def time_zone_view(request: HttpRequest) -> HttpResponse:
         response = HttpResponseRedirect(back)
         remember(request, response, zone)
         return response
-    values = {
-        **admin.site.each_context(request),
-        "title": "Time zone",
-        "form": form,
-        "button": "Save",
-        "back_url": back,
-    }
-    return set_security_headers(TemplateResponse(request, "admin/proxy/people/form.html", values))
+    return page(request, "people/form", "Time zone", form=form, button="Save", back_url=back)

@@ -86,11 +86,12 @@ def budget_statuses(budgets: Sequence[Budget]) -> dict[int, BudgetStatus]:
     for budget in budgets:
         with contextlib.suppress(ZoneInfoNotFoundError, ValueError, KeyError):
             windows[budget.pk] = window(budget.period, budget.zone, at)
-            standing = _read_counter(budget_sync.counter_name(budget.pk, windows[budget.pk]))
-            if standing is not None:
-                counters[budget.pk] = standing
-    missing = [b for b in budgets if b.pk in windows and b.pk not in counters]
-    posted = _posted_costs(missing, windows)
+            with contextlib.suppress(StoreUnavailable):
+                name = budget_sync.counter_name(budget.pk, windows[budget.pk])
+                if (standing := shared_store().standing(name)) is not None:
+                    counters[budget.pk] = standing
+    known = [budget for budget in budgets if budget.pk in windows]
+    posted = _posted_costs([budget for budget in known if budget.pk not in counters], windows)
     return {
         budget.pk: BudgetStatus(
             spent=counters[budget.pk].used if budget.pk in counters else posted.get(budget.pk, 0),
@@ -99,16 +100,8 @@ def budget_statuses(budgets: Sequence[Budget]) -> dict[int, BudgetStatus]:
             resets=windows[budget.pk].end,
             zone=budget.zone,
         )
-        for budget in budgets
-        if budget.pk in windows
+        for budget in known
     }
-
-
-def _read_counter(counter: str) -> Standing | None:
-    try:
-        return shared_store().standing(counter)
-    except StoreUnavailable:
-        return None
 
 
 def _posted_costs(budgets: Sequence[Budget], windows: dict[int, BudgetPeriod]) -> dict[int, int]:

@@ -15,7 +15,7 @@ from django.db.models import Min, Q, Sum
 from django.db.models.functions import Coalesce
 from django.utils.timezone import now
 
-from proxy.admin.core.permissions import READ_TRANSCRIPT
+from proxy.admin.core.pages import READ_TRANSCRIPT
 from proxy.ledger.usage.latency_histogram import merge_histograms, percentile
 from proxy.models import Exchange, UsageBySessionDay
 from proxy.models.setup.upstreams import SANDBOXES
@@ -29,10 +29,10 @@ from proxy.reports.core.time_ranges import (
     ceil_quarter,
     load_zone,
     midnight,
+    month_bounds,
     parse_instant,
 )
 from proxy.reports.requests.serializers import RequestRow, request_row
-from proxy.reports.usage.budgets import state_of
 from proxy.reports.usage.days import (
     outcome_row,
     outcome_rows,
@@ -62,11 +62,8 @@ from proxy.reports.usage.rollup_queries import (
 __all__ = [
     "Compared",
     "Counts",
-    "DashboardData",
-    "Health",
     "InvalidTimeRange",
     "Key",
-    "Percentiles",
     "RequestRow",
     "TimeRange",
     "build_time_range",
@@ -76,25 +73,19 @@ __all__ = [
     "cost_of",
     "deltas",
     "known_tokens",
-    "last_days",
-    "load_dashboard",
-    "load_usage_of",
     "load_zone",
     "midnight",
+    "month_bounds",
     "outcome_row",
     "outcome_rows",
     "outcome_sums",
     "parse_instant",
     "percent_change",
     "period_before",
-    "read_health",
     "request_row",
-    "state_of",
     "stop_reason_rows",
     "stream_rows",
     "sum_known",
-    "tokens_of",
-    "unpriced_in",
 ]
 
 TOKENS: Final = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output")
@@ -110,6 +101,9 @@ SESSION_COLUMNS: Final = (
     "unpriced",
     *known_token_counts(TOKENS),
 )
+FIRST_REQUEST: Final = Coalesce(Min("pk", filter=Q(tool_calls__gt=0)), Min("pk"))
+"""The request that represents a session: its first one with tool calls, because the very first one
+is often a side call, such as for a title."""
 Percentiles = tuple[float | None, float | None]
 """p50 and p95 of the time to first byte, in milliseconds; None if nothing was measured."""
 
@@ -124,9 +118,8 @@ class DashboardData:
     by_model: Sequence[Mapping[str, Counts]]
     """For each time bucket of the range, the sums by requested model."""
     groups: Mapping[str, Mapping[Key, Counts]]
-    """Sums by ``team``, ``model``, ``user``, ``key`` (team, key id, name) or ``stop_reason``."""
-    sessions: Mapping[Key, Counts]
-    """Sums of the most expensive sessions, over the whole UTC days that the range touches."""
+    """Sums by ``team``, ``model``, ``user``, ``key`` (team, key id, name) or ``stop_reason``, and
+    by ``session`` those of the most expensive sessions, over the whole UTC days of the range."""
     unpriced: int
     """Number of requests without a price, except requests to the sandbox upstream."""
     first_byte: Sequence[Percentiles]
@@ -151,15 +144,20 @@ def load_dashboard(reader: Reader, time_range: TimeRange) -> DashboardData:
         "stop_reason": ["stop_reason"],
     }
     groups = {name: sum_by_group(usage(reader, whole, keys)) for name, keys in columns.items()}
-    by_bucket = _first_byte_buckets(reader, time_range)
+    found = sketches_by_bucket(reader, time_range, [])
+    empty: Mapping[str, Mapping[str, int]] = {}
+    by_bucket = [found.get((n, ()), empty).get("ttft_ms", {}) for n in range(len(by_model))]
     bars = bars_of(time_range, HOURS_PER_BAR)
     return DashboardData(
         time_range=time_range,
         now=merge_counts([*table.values()]),
         before=merge_counts([*usage(reader, earlier, []).values()]),
         by_model=by_model,
-        groups={"model": sum_by_group(table), **groups},
-        sessions=_most_expensive_sessions(reader, time_range),
+        groups={
+            "model": sum_by_group(table),
+            "session": _most_expensive_sessions(reader, time_range),
+            **groups,
+        },
         unpriced=sum(count for _, count in unpriced_in(reader, whole)),
         first_byte=[
             _percentiles(_merge_buckets(compress(by_bucket, (place == bar for place in bars))))
@@ -203,10 +201,8 @@ def read_health(
 ) -> tuple[TimeRange, Mapping[str, Health]]:
     """Return the last 24 hours as a range, and the health of each upstream used in them.
 
-    The function makes two queries.
-
-    The time range ends with the current quarter of an hour, the smallest bucket of the rollups.
-
+    This takes two queries. The range ends with the current quarter of an hour, the smallest bucket
+    of the rollups.
     """
     end = ceil_quarter(at)
     time_range = TimeRange([end - n * HOUR for n in range(HOURS, -1, -1)], "1h", zone)
@@ -268,11 +264,7 @@ def _most_expensive_sessions(
 
 
 def session_titles(user: Any, reader: Reader, sessions: Iterable[Key]) -> dict[str, str]:
-    """Return the first words of each session's user; nothing if ``user`` may not read them.
-
-    They are those of the first request with tool calls, because the very first one is often a side
-    call, such as for a title.
-    """
+    """Return the first words of each session's user; nothing if ``user`` may not read them."""
     if not user.has_perm(READ_TRANSCRIPT):
         return {}
     firsts = (
@@ -280,7 +272,7 @@ def session_titles(user: Any, reader: Reader, sessions: Iterable[Key]) -> dict[s
         .filter(session_id__in=[str(session) for (session,) in sessions])
         .order_by()
         .values("session_id")
-        .annotate(first=Coalesce(Min("pk", filter=Q(tool_calls__gt=0)), Min("pk")))
+        .annotate(first=FIRST_REQUEST)
     )
     found = Exchange.objects.filter(pk__in=[one["first"] for one in firsts])
     columns = ("session_id", "prompt", "preview", "user", "key_id")
@@ -312,13 +304,6 @@ def unpriced_in(reader: Reader, time_range: TimeRange) -> list[tuple[tuple[str, 
 def tokens_of(sums: Counts) -> int | None:
     """Return the sum of all token classes; output tokens already include reasoning tokens."""
     return sum_known(known_tokens(sums, name) for name in TOKENS)
-
-
-def _first_byte_buckets(reader: Reader, time_range: TimeRange) -> list[Mapping[str, int]]:
-    """Return the histogram of the time to first byte for each time bucket."""
-    found = sketches_by_bucket(reader, time_range, [])
-    empty: Mapping[str, Mapping[str, int]] = {}
-    return [found.get((n, ()), empty).get("ttft_ms", {}) for n in range(len(time_range.edges) - 1)]
 
 
 def _merge_buckets(buckets: Iterable[Mapping[str, int]]) -> Mapping[str, int]:

@@ -2,20 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.timezone import now
 from django.views.decorators.http import require_GET
 
 from proxy.admin.core.number_format import percent, short_count
-from proxy.admin.core.permissions import require_reader
-from proxy.permissions.row_permissions import reader_of_user
+from proxy.admin.core.pages import page, require_reader
 
 from . import queries
-from .outcomes import RANGES, DayQuery, choices, parse_query
+from .outcomes import RANGES, parse_query
 from .queries import TimeRange, load_zone
 from .views import request_list_links
 
@@ -41,77 +39,68 @@ LINKED: Final[Mapping[str, tuple[str, ...]]] = {
 NO_VALUE: Final = {"tool": "(no tool)"}
 NO_REASON: Final = "(none)"
 
-Key = tuple[str, ...]
-Table = dict[Key, Counter[str]]  # group -> stop reason -> requests
-
 
 @require_GET
 def stop_reasons_view(request: HttpRequest) -> HttpResponse:
     """Show a table with a row for each group and a column for each frequent stop reason."""
-    require_reader(request)
+    reader = require_reader(request)
     params = parse_query(request, now(), GROUPS, "stop_reasons")
-    reader = reader_of_user(request.user)
-    table = _table(reader, params)
+    groups = ["client", "client_version"] if params.by == "client_version" else [params.by]
+    table: dict[tuple[str, ...], Counter[str]] = {}  # group -> stop reason -> requests
+    totals: Counter[str] = Counter()
+    for found in queries.stop_reason_rows(reader, params.since, params.until, groups):
+        key, reason = tuple(found[name] or "" for name in groups), found["stop_reason"] or ""
+        table.setdefault(key, Counter())[reason] += found["requests"]
+        totals[reason] += found["requests"]
     ranked = sorted(table, key=lambda key: (-table[key].total(), key))
     if params.by == "day":
         ranked = sorted(table, reverse=True)
-    totals: Counter[str] = Counter()
-    for counts in table.values():
-        totals.update(counts)
     columns = [reason for reason, _ in totals.most_common(MAX_COLUMNS)]
-    link = _links(params)
-    context = {
-        **admin.site.each_context(request),
-        "title": "Stop reasons",
-        "params": params,
-        "ranges": choices(params, "range", RANGES),
-        "groups": choices(params, "by", GROUPS),
-        "group_label": GROUPS[params.by],
-        "columns": [reason or NO_REASON for reason in columns],
-        "has_more_reasons": len(totals) > MAX_COLUMNS,
-        "rows": [_row(params.by, key, table[key], columns, link) for key in ranked[:MAX_ROWS]],
-        "more": len(ranked) > MAX_ROWS,
-        "own_only": not reader.may_report,
-    }
-    return TemplateResponse(request, "admin/proxy/dashboard/stop_reasons.html", context)
-
-
-def _table(reader: Any, params: DayQuery) -> Table:
-    groups = ["client", "client_version"] if params.by == "client_version" else [params.by]
-    table: Table = {}
-    for row in queries.stop_reason_rows(reader, params.since, params.until, groups):
-        key = tuple(row[name] or "" for name in groups)
-        table.setdefault(key, Counter())[row["stop_reason"] or ""] += row["requests"]
-    return table
-
-
-def _links(params: DayQuery) -> Callable[..., str]:
-    """Return a function that links to the requests of a row; "" if no filter selects them."""
     link = request_list_links(TimeRange([params.since, params.until], "all", load_zone("UTC")))
-    names = LINKED.get(params.by, ())
+    filters = LINKED.get(params.by, ())
 
-    def url(key: Key, **more: str) -> str:
-        filters = dict(zip(names, key, strict=True)) if names else {}
-        return link(**filters, **more) if filters and all(filters.values()) else ""
+    def url(key: tuple[str, ...], **more: str) -> str:
+        """Link to the requests of a row; "" if no filter selects them."""
+        if not (filters and all(key)):
+            return ""
+        return link(**dict(zip(filters, key, strict=True)), **more)
 
-    return url
+    return page(
+        request,
+        "dashboard/stop_reasons",
+        "Stop reasons",
+        params=params,
+        ranges=params.links("range", RANGES),
+        groups=params.links("by", GROUPS),
+        group_label=GROUPS[params.by],
+        columns=[reason or NO_REASON for reason in columns],
+        has_more_reasons=len(totals) > MAX_COLUMNS,
+        rows=[
+            {
+                "name": " ".join(filter(None, key)) or NO_VALUE.get(params.by, "(unknown)"),
+                "url": url(key),
+                **_figures(table[key], columns, partial(url, key)),
+            }
+            for key in ranked[:MAX_ROWS]
+        ],
+        more=len(ranked) > MAX_ROWS,
+        own_only=not reader.may_report,
+    )
 
 
-def _row(
-    by: str, key: Key, counts: Counter[str], columns: Sequence[str], link: Callable[..., str]
+def _figures(
+    counts: Counter[str], columns: Sequence[str], link: Callable[..., str]
 ) -> dict[str, Any]:
-    name = " ".join(filter(None, key)) or NO_VALUE.get(by, "(unknown)")
+    """Return the cells of a row: for each stop reason its share and its number of requests."""
     total = counts.total()
     rest = total - sum(counts[reason] for reason in columns)
     return {
-        "name": name,
-        "url": link(key),
         "requests": short_count(total),
         "cells": [
             {
                 "share": percent(counts[reason], total),
                 "count": short_count(counts[reason]),
-                "url": link(key, stopped=reason) if reason else "",
+                "url": link(stopped=reason) if reason else "",
             }
             if counts[reason]
             else None

@@ -21,10 +21,12 @@ from proxy.permissions.row_permissions import can_open_admin, reader_of_user
 from . import queries
 from .charts import Link, charts_of
 from .queries import DashboardData, TimeRange
-from .top_tables import rankings_of
+from .top_tables import rankings_of_groups
 from .upstream_health import load_upstream_health
 
-HOUR: Final = timedelta(hours=1)
+DAY: Final = timedelta(days=1)
+BUCKETS: Final = (("1h", timedelta(days=8)), ("1d", timedelta(days=92)))
+"""Bucket of a custom range, and the longest range that it has; a longer one has weeks."""
 RANGES: Final[Mapping[str, tuple[str, timedelta, str]]] = {  # value -> (label, length, bucket)
     "24h": ("24 hours", timedelta(hours=24), "1h"),
     "7d": ("7 days", timedelta(days=7), "1h"),
@@ -90,6 +92,9 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
     reader = reader_of_user(request.user)
     data = queries.load_dashboard(reader, params.time_range)
     link = request_list_links(params.time_range)
+    titles = queries.session_titles(request.user, reader, data.groups["session"])
+    hours = round((params.time_range.end - params.time_range.start) / timedelta(hours=1))
+    length = f"{hours} hours" if hours <= 48 else f"{round(hours / 24)} days"
     return page | {
         **form_context(params),
         "own_only": not reader.may_report,
@@ -98,12 +103,10 @@ def context(request: HttpRequest, page: dict[str, Any]) -> dict[str, Any]:
         "is_empty_before": not data.before["requests"],
         "cards": cards_of(data, link),
         "charts": charts_of(data, link),
-        "rankings": rankings_of(
-            data, link, queries.session_titles(request.user, reader, data.sessions)
-        ),
+        "rankings": rankings_of_groups(data.groups, link, titles),
         "health": load_upstream_health(request.user, reader, params.zone, link),
         "as_of": data.as_of.astimezone(params.zone) if data.as_of else None,
-        "before_text": f"the {_length(params.time_range)} before",
+        "before_text": f"the {length} before",
     }
 
 
@@ -118,44 +121,38 @@ def form_context(params: DashboardQuery) -> dict[str, Any]:
 
 def parse_query(request: HttpRequest) -> DashboardQuery:
     """Parse the form's parameters; the middleware of ``time_zone`` remembers the zone."""
-    get = request.GET
-    error = ""
+    get, at, error = request.GET, now(), ""
     try:
         zone = queries.load_zone(get.get("tz") or str(viewer_zone()))
     except queries.InvalidTimeRange as exc:
         zone, error = ZoneInfo("UTC"), str(exc)
+    name = get.get("range", "7d")
     start, end = get.get("from", "")[:32], get.get("to", "")[:32]
-    if get.get("range") == "custom" or (start and not get.get("range")):
+    time_range = None
+    if name == "custom" or (start and "range" not in get):  # both days are included
         try:
-            time_range = _custom(start, end, zone)
-            return DashboardQuery(
-                range="custom", zone=zone, time_range=time_range, start=start, end=end, error=error
-            )
+            first = queries.parse_instant(start, zone, "from")
+            last = queries.parse_instant(end, zone, "to") + DAY if end else at
+            last = min(last, at + DAY)
+            bucket = next((name for name, most in BUCKETS if last - first <= most), "1w")
+            time_range = queries.build_time_range(first, last, bucket, zone)
+            name = "custom"
         except queries.InvalidTimeRange as exc:
             error = str(exc)
-    name = get.get("range", "7d")
-    name = name if name in RANGES else "7d"
-    _, length, bucket = RANGES[name]
-    last = now()
-    first = last - length
-    if name.endswith("month"):
-        first, last = _month(last, zone, is_last=name == "last-month")
-    elif bucket == "1d":  # whole days in the chosen time zone, including today
-        day = first.astimezone(zone).date() + timedelta(days=1)
-        first = queries.midnight(day, zone)
-    time_range = queries.build_time_range(first, last, bucket, zone)
+    if time_range is None:
+        name = name if name in RANGES else "7d"
+        _, length, bucket = RANGES[name]
+        first, last = at - length, at
+        if name.endswith("month"):
+            month = "last" if name == "last-month" else "this"
+            first, last = queries.month_bounds(month, zone, at)
+            last = min(last, at)
+        elif bucket == "1d":  # whole days in the chosen time zone, including today
+            first = queries.midnight(first.astimezone(zone).date() + DAY, zone)
+        time_range = queries.build_time_range(first, last, bucket, zone)
     return DashboardQuery(
         range=name, zone=zone, time_range=time_range, start=start, end=end, error=error
     )
-
-
-def _month(at: datetime, zone: ZoneInfo, *, is_last: bool) -> tuple[datetime, datetime]:
-    """Return the range of the month of ``at`` in the time zone, until now, or the month before."""
-    first = at.astimezone(zone).date().replace(day=1)
-    if not is_last:
-        return queries.midnight(first, zone), at
-    before = (first - timedelta(days=1)).replace(day=1)
-    return queries.midnight(before, zone), queries.midnight(first, zone)
 
 
 def month_downloads(zone: ZoneInfo) -> list[tuple[str, str]]:
@@ -172,23 +169,6 @@ def month_downloads(zone: ZoneInfo) -> list[tuple[str, str]]:
     return downloads
 
 
-def _custom(start: str, end: str, zone: ZoneInfo) -> TimeRange:
-    """Return the days from ``start`` to ``end``, both included. Raises InvalidTimeRange."""
-    first = queries.parse_instant(start, zone, "from")
-    last = queries.parse_instant(end, zone, "to") + timedelta(days=1) if end else now()
-    last = min(last, now() + timedelta(days=1))
-    length = last - first
-    bucket = "1h" if length <= timedelta(days=8) else "1d" if length <= timedelta(days=92) else "1w"
-    return queries.build_time_range(first, last, bucket, zone)
-
-
-def _length(time_range: TimeRange) -> str:
-    hours = round((time_range.end - time_range.start) / HOUR)
-    if hours <= 48:
-        return f"{hours} hours"
-    return f"{round(hours / 24)} days"
-
-
 def request_list_links(time_range: TimeRange) -> Link:
     """Return a function that builds URLs of the request list, by default for this time range."""
     base = reverse("admin:proxy_exchange_changelist")
@@ -196,15 +176,11 @@ def request_list_links(time_range: TimeRange) -> Link:
     def link(
         start: datetime = time_range.start, end: datetime = time_range.end, **filters: Any
     ) -> str:
-        query = {"since": utc_text(start), "until": utc_text(end), "result": "closed", **filters}
+        since, until = (f"{at.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for at in (start, end))
+        query = {"since": since, "until": until, "result": "closed", **filters}
         return f"{base}?{urlencode(query)}"
 
     return link
-
-
-def utc_text(at: datetime) -> str:
-    """Format an instant for a parameter of the request list: to the minute, in UTC."""
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def cards_of(data: DashboardData, link: Link) -> list[Card]:
@@ -212,12 +188,31 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
     hit, hit_before = queries.cache_hit_rate(now_), queries.cache_hit_rate(before)
     p50, p95 = data.first_byte_now
     _, p95_before = data.first_byte_before
+    unpriced, unpriced_url = "", ""
+    if data.unpriced:
+        unpriced = f"{plural(data.unpriced, 'request')} without a price"
+        unpriced_url = link(cost="none")
+    elif now_["unpriced"]:
+        unpriced = f"{plural(now_['unpriced'], 'request')} of the sandbox, without a price"
+    gone, read = now_["client_gone"], queries.known_tokens(now_, "cache_read")
+    points: dict[str, str] = {}
+    if hit is not None and hit_before is not None:
+        more = round(100 * (hit - hit_before), 1)
+        points = (
+            {
+                "change": f"{abs(more)} points {'higher' if more > 0 else 'lower'}",
+                "tone": "good" if more > 0 else "bad",
+            }
+            if more
+            else {"change": "no change"}
+        )
     return [
         Card(
             label="Cost",
             value=dollars(queries.cost_of(now_)),
             url=link(),
-            **_unpriced_detail(data, link),
+            detail=unpriced,
+            detail_url=unpriced_url,
             **change(queries.cost_of(before), queries.cost_of(now_)),
         ),
         Card(
@@ -231,9 +226,7 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
             label="Requests",
             value=short_count(now_["requests"]),
             url=link(),
-            detail=f"{short_count(now_['client_gone'])} cancelled by the client"
-            if now_["client_gone"]
-            else "",
+            detail=f"{short_count(gone)} cancelled by the client" if gone else "",
             detail_url=link(result="client_gone"),
             **change(before["requests"], now_["requests"]),
         ),
@@ -255,19 +248,10 @@ def cards_of(data: DashboardData, link: Link) -> list[Card]:
             label="Cache-hit rate",
             value=UNKNOWN if hit is None else f"{100 * hit:.1f} %",
             url=link(),
-            detail=f"{short_count(queries.known_tokens(now_, 'cache_read'))} tokens from the cache",
-            **_points(hit_before, hit),
+            detail=f"{short_count(read)} tokens from the cache",
+            **points,
         ),
     ]
-
-
-def _unpriced_detail(data: DashboardData, link: Link) -> dict[str, str]:
-    """Return the number of requests without a price as the detail of the card "Cost"."""
-    if data.unpriced:
-        text = f"{plural(data.unpriced, 'request')} without a price"
-        return {"detail": text, "detail_url": link(cost="none")}
-    count = plural(data.now["unpriced"], "request")
-    return {"detail": f"{count} of the sandbox, without a price"} if data.now["unpriced"] else {}
 
 
 def change(before: float | None, now_: float | None, *, more_is: str = "") -> dict[str, str]:
@@ -281,13 +265,3 @@ def change(before: float | None, now_: float | None, *, more_is: str = "") -> di
     text = f"{abs(part):,} % {sign}" if abs(part) < 1000 else "over 1,000 % more"
     tone = {"bad": "bad" if part > 0 else "good"}.get(more_is, "")
     return {"change": text, "tone": tone}
-
-
-def _points(before: float | None, now_: float | None) -> dict[str, str]:
-    if before is None or now_ is None:
-        return {}
-    points = round(100 * (now_ - before), 1)
-    if points == 0:
-        return {"change": "no change"}
-    text = f"{abs(points)} points {'higher' if points > 0 else 'lower'}"
-    return {"change": text, "tone": "good" if points > 0 else "bad"}

@@ -22,7 +22,7 @@ from django.http.request import split_domain_port, validate_host
 
 from proxy.permissions.row_permissions import can_open_admin, reader_of_user
 
-from .views import Cells, LiveViewData, finished_rows, load_live_view
+from .views import Cells, LiveView, finished_rows, load_live_view
 
 log = logging.getLogger("proxy.live")
 
@@ -57,34 +57,28 @@ class LiveFeedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # Cha
         """Ignore messages from the browser."""
 
     async def _run(self) -> None:
+        """Send the changes at a fixed interval, until the user has signed out."""
         try:
-            while await self._send_updates():  # noqa: ASYNC110 - a fixed interval, not a condition to wait for
+            while True:
+                # While the database is down, the connection stays open and nothing is sent.
+                with contextlib.suppress(DatabaseError):
+                    updates = await self._load_updates()
+                    if updates is None:
+                        break
+                    if message := self._changes(*updates):
+                        await self.send_json(message)
                 await asyncio.sleep(UPDATE_INTERVAL_S)
             await self.close(SIGNED_OUT)
         except Exception:  # nothing awaits this task, so close the connection here
             log.exception("live: the feed of a page failed")
             await self.close(INTERNAL_ERROR)
 
-    async def _send_updates(self) -> bool:
-        """Send the changes since the last message. Return False if the user has signed out."""
-        try:
-            updates = await self._load_updates()
-        except DatabaseError:
-            # While the database is down, the connection stays open and nothing is sent.
-            return True
-        if updates is None:
-            return False
-        message = self._changes(*updates)
-        if message:
-            await self.send_json(message)
-        return True
-
     @database_sync_to_async  # type: ignore[untyped-decorator]  # Channels has no types
     def _authorized_user(self) -> Any:
         return _authorized_user(self.scope)
 
     @database_sync_to_async  # type: ignore[untyped-decorator]  # Channels has no types
-    def _load_updates(self) -> tuple[LiveViewData, list[Cells]] | None:
+    def _load_updates(self) -> tuple[LiveView, list[Cells]] | None:
         """Return the running requests and the rows of ended ones; None if the user signed out."""
         user = _authorized_user(self.scope)
         if user is None:
@@ -95,7 +89,7 @@ class LiveFeedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # Cha
         gone = [name for name in (*self._sent, *self._unposted) if name not in running]
         return view, finished_rows(reader, gone) if gone else []
 
-    def _changes(self, view: LiveViewData, ended: list[Cells]) -> dict[str, Any]:
+    def _changes(self, view: LiveView, ended: list[Cells]) -> dict[str, Any]:
         """Return the next message to send; it is empty if nothing changed."""
         now = asyncio.get_running_loop().time()
         rows = {row["id"]: row for row in view.rows}

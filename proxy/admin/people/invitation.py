@@ -6,19 +6,17 @@ from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
-from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.pages import add_errors, page
 from proxy.admin.setup.key_admin import secret_page
 from proxy.models import ApiKey, Budget, Period, Team
 from proxy.permissions.roles import MEMBER, ROLES, TEAM_GROUP
@@ -97,11 +95,7 @@ class InvitationForm(forms.Form):
             with transaction.atomic():
                 return self._create()
         except forms.ValidationError as error:
-            names = {"name": "key_name", "user": "username", NON_FIELD_ERRORS: None}
-            for field, messages in error.message_dict.items():
-                name = names.get(field, field)
-                for message in messages:
-                    self.add_error(name if name in self.fields else None, message)
+            add_errors(self, error, {"name": "key_name", "user": "username"})
             return None
 
     @sensitive_variables()
@@ -149,15 +143,15 @@ def invitation_view(request: HttpRequest) -> HttpResponse:
             password=invited.password,
             back_url=reverse("admin:proxy_team_overview", args=[invited.key.team.pk]),
         )
-    context = {
-        **admin.site.each_context(request),
-        "title": "Invite a colleague",
-        "form": form,
-        "button": "Invite",
-        "back_url": reverse("admin:index"),
-        "explanation": [
+    return page(
+        request,
+        "people/form",
+        "Invite a colleague",
+        form=form,
+        button="Invite",
+        back_url=reverse("admin:index"),
+        explanation=[
             "This form creates the user, the key and its budget together.",
             "The next page shows the key and the password once.",
         ],
-    }
-    return set_security_headers(TemplateResponse(request, "admin/proxy/people/form.html", context))
+    )

@@ -7,18 +7,16 @@ the requests in the lead's teams. A user's own page shows all requests of the us
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.timezone import now
 from django.views.decorators.http import require_safe
 
-from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.core.number_format import dollars
+from proxy.admin.core.number_format import UNKNOWN, dollars
+from proxy.admin.core.pages import page
 from proxy.admin.dashboard import queries
 from proxy.admin.dashboard.budget_status import budget_statuses
 from proxy.admin.dashboard.top_tables import rankings_of_groups
@@ -56,18 +54,32 @@ KEY_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
 
 @require_safe
 def team_view(request: HttpRequest, team_id: int) -> HttpResponse:
+    """Show a team, and as its people the users in its group and those with one of its keys."""
     reader = reader_of_user(request.user)
     team = visible_teams(reader).filter(pk=team_id).first()
     if team is None or not request.user.has_perm("proxy.view_team"):
         raise Http404("no such team")
-    people = _people_of(team.name)
+    users = get_user_model().objects.all()
+    in_group = Q(pk__in=users.filter(groups__name=f"{TEAM_GROUP}{team.name}").values("pk"))
+    with_key = Q(pk__in=ApiKey.objects.filter(team=team, revoked=None).values("user"))
+    people = users.filter(in_group | with_key).prefetch_related("groups").order_by("username")
+    may_view = request.user.has_perm("auth.view_user")
     budgets = Q(team=team) | Q(key__team=team) | Q(user__in=people.values("pk"))
     more = {
         "title": f"Team {team}",
         "kind": "team",
         "settings_url": reverse("admin:proxy_team_change", args=[team.pk]),
         "invite_url": reverse("admin:proxy_invite") if may_invite(request.user, team) else "",
-        "people": [_person(request, user) for user in people[:MAX_ROWS]],
+        "people": [
+            {
+                "name": user.get_username(),
+                "url": reverse("admin:proxy_user_overview", args=[user.pk]) if may_view else "",
+                "groups": ", ".join(sorted(group.name for group in user.groups.all())),
+                "is_active": user.is_active,
+                "last_login": user.last_login,
+            }
+            for user in people[:MAX_ROWS]
+        ],
     }
     return _page(
         request,
@@ -131,47 +143,24 @@ def _page(
     more: Mapping[str, Any],
 ) -> HttpResponse:
     time_range = queries.last_days(DAYS)
-    link = request_list_links(time_range)
     columns = {name: one for name, one in KEY_COLUMNS.items() if name != more["kind"]}
     total, groups = queries.load_usage_of(reader, time_range, condition, columns)
     found = keys.filter(successor=None).select_related(*RELATED).order_by("team__name", "name")
-    titles = queries.session_titles(request.user, reader, groups.get("session", ()))
+    titles = queries.session_titles(request.user, reader, groups["session"])
     costs = {key[1]: sums for key, sums in groups["key"].items()}
-    context = {
-        **admin.site.each_context(request),
-        "days": DAYS,
-        "cost": dollars(queries.cost_of(total)) if total["requests"] else "$0",
-        "requests": f"{total['requests']:,}",
-        "errors": f"{total['errors']:,}",
-        "budgets": _budget_rows(request, budgets),
-        "keys": [_key_row(request, key, costs.get(key.pk)) for key in found[:MAX_ROWS]],
-        "rankings": rankings_of_groups(groups, link, titles)
-        if can_open_admin(request.user)
-        else [],
+    rankings = rankings_of_groups(groups, request_list_links(time_range), titles)
+    return page(
+        request,
+        "people/overview",
+        days=DAYS,
+        cost=dollars(queries.cost_of(total)) if total["requests"] else "$0",
+        requests=f"{total['requests']:,}",
+        errors=f"{total['errors']:,}",
+        budgets=_budget_rows(request, budgets),
+        keys=[_key_row(request, key, costs.get(key.pk)) for key in found[:MAX_ROWS]],
+        rankings=rankings if can_open_admin(request.user) else [],
         **more,
-    }
-    return set_security_headers(
-        TemplateResponse(request, "admin/proxy/people/overview.html", context)
     )
-
-
-def _people_of(team: str) -> QuerySet[Any]:
-    """Return the users in the team's group, and those with a key of the team."""
-    users = get_user_model().objects.all()
-    in_group = Q(pk__in=users.filter(groups__name=f"{TEAM_GROUP}{team}").values("pk"))
-    with_key = Q(pk__in=ApiKey.objects.filter(team__name=team, revoked=None).values("user"))
-    return users.filter(in_group | with_key).prefetch_related("groups").order_by("username")
-
-
-def _person(request: HttpRequest, user: Any) -> dict[str, Any]:
-    may_view = request.user.has_perm("auth.view_user")
-    return {
-        "name": user.get_username(),
-        "url": reverse("admin:proxy_user_overview", args=[user.pk]) if may_view else "",
-        "groups": ", ".join(sorted(group.name for group in user.groups.all())),
-        "is_active": user.is_active,
-        "last_login": user.last_login,
-    }
 
 
 def _budget_rows(request: HttpRequest, budgets: QuerySet[Budget]) -> list[dict[str, Any]]:
@@ -200,7 +189,7 @@ def _key_row(request: HttpRequest, key: ApiKey, sums: Any) -> dict[str, Any]:
         "prefix": key.prefix,
         "state": key_state(key),
         "last_used": key.last_used,
-        "cost": dollars(queries.cost_of(sums)) if sums else "—",
+        "cost": dollars(queries.cost_of(sums)) if sums else UNKNOWN,
         "rotate_url": reverse("admin:proxy_apikey_rotate", args=[key.pk])
         if working and not key.managed and may_rotate(request.user, key)
         else "",

@@ -4,16 +4,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods
 
-from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.pages import add_errors, page
 from proxy.admin.core.typed_fields import LinesField
 from proxy.admin.setup.key_admin import secret_page
 from proxy.key_issuing import issue_own_key
@@ -80,10 +78,7 @@ class OwnKeyForm(forms.Form):
                 models=given["models"],
             )
         except forms.ValidationError as error:
-            for field, messages in error.message_dict.items():
-                name = {"expires": "days", "models_allowed": "models"}.get(field, field)
-                for message in messages:
-                    self.add_error(name if name in self.fields else None, message)
+            add_errors(self, error, {"expires": "days", "models_allowed": "models"})
             return None
 
 
@@ -103,12 +98,12 @@ def own_key_view(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid() and (issued := form.issue()):
         key, secret = issued
         return secret_page(request, key, secret, back_url=reverse("admin:proxy_me"))
-    context = {
-        **admin.site.each_context(request),
-        "title": "New key for yourself",
-        "form": form,
-        "button": "Create the key",
-        "back_url": reverse("admin:proxy_me"),
-        "explanation": form.limits,
-    }
-    return set_security_headers(TemplateResponse(request, "admin/proxy/people/form.html", context))
+    return page(
+        request,
+        "people/form",
+        "New key for yourself",
+        form=form,
+        button="Create the key",
+        back_url=reverse("admin:proxy_me"),
+        explanation=form.limits,
+    )

@@ -1,22 +1,37 @@
-"""A change list with keyset pagination: it needs no COUNT or OFFSET, so every page is fast."""
+"""Lists of the ledger with keyset pagination, a filter form and exports, all read-only.
 
-from collections.abc import Sequence
+Keyset pagination needs no COUNT or OFFSET, so every page is fast.
+"""
+
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 
 from proxy.admin.core.lookup_limits import CheckedChangeList, reject_bad_values
+from proxy.admin.core.model_admin import ReadOnlyAdmin
+from proxy.admin.dashboard.queries import stream_rows
 from proxy.ledger.database.access import QueryTimeout, with_query_timeout
+from proxy.models.ledger_names import with_names
 
+from .filters import FormFilter
+
+FORMATS: Final = ("csv", "ndjson")
+"""The formats of exports."""
 BEFORE: Final = "older_than"
 AFTER: Final = "newer_than"
+PAGE_PARAMS: Final = (BEFORE, AFTER)
+"""The query parameters that select a page of the list."""
 GROUP: Final = "group"
 """Query parameter of the layout; with the value ``session``, the page groups its rows."""
-LAYOUT: Final = frozenset({BEFORE, AFTER, GROUP})
+LAYOUT: Final = frozenset({*PAGE_PARAMS, GROUP})
 """The query parameters that are no filters."""
 
 
@@ -47,12 +62,13 @@ class KeysetChangeList(CheckedChangeList):
         """
         self.timed_out = False
         self.archived: Sequence[str] = ()
+        page_rows: list[Any] = []
+        more_newer = more_older = False
         try:
             with with_query_timeout(), reject_bad_values():
                 page_rows, more_newer, more_older = self._fetch_page()
         except QueryTimeout:
             self.timed_out = True
-            page_rows, more_newer, more_older = [], False, False
         self.newer_url = self._page_url(AFTER, page_rows[0].pk) if page_rows and more_newer else ""
         self.older_url = (
             self._page_url(BEFORE, page_rows[-1].pk) if page_rows and more_older else ""
@@ -124,3 +140,85 @@ class KeysetChangeList(CheckedChangeList):
         if name:
             params[name] = [key]
         return "?" + urlencode(sorted(params.items()), doseq=True)
+
+
+class KeysetAdmin(ReadOnlyAdmin):
+    """A list whose rows and filters the template shows, and which can be exported."""
+
+    # The list does not show this column: the template shows the values of list_context().
+    list_display = ("id",)
+    list_display_links = None
+    list_filter: ClassVar[tuple[type[FormFilter], ...]]
+    list_per_page = 50
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER  # facet counts would read all rows
+    sortable_by = ()
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
+        return KeysetChangeList
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        return any(field.parameter_name == lookup for field in self.list_filter)
+
+    def search_condition(self, term: str) -> Q:
+        """Return what the rows of a search match."""
+        raise NotImplementedError
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip().replace("\x00", "")
+        return (queryset.filter(self.search_condition(term)) if term else queryset), False
+
+    def list_context(self, request: HttpRequest, cl: Any) -> dict[str, Any]:
+        """Return the template context of the rows and links of the list."""
+        raise NotImplementedError
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        response = super().changelist_view(request, extra_context)
+        if (cl := getattr(response, "context_data", {}).get("cl")) is not None:
+            fields: list[FormFilter] = list(cl.filter_specs)
+            active = [(f.parameter_name, f.title, f.value_label) for f in fields if f.value]
+            if cl.query:
+                active.append(("q", "search", cl.query))
+            response.context_data |= {  # type: ignore[attr-defined]  # it is a TemplateResponse
+                "main_fields": [field for field in fields if not field.folded],
+                "more_fields": [field for field in fields if field.folded],
+                "more_open": any(field.value for field in fields if field.folded),
+                "active_filters": [
+                    {
+                        "label": label,
+                        "value": value,
+                        "url": cl.get_query_string(remove=[name, *PAGE_PARAMS]),
+                    }
+                    for name, label, value in active
+                ],
+                **self.list_context(request, cl),
+            }
+        return response
+
+    def export(
+        self,
+        request: HttpRequest,
+        kind: str,
+        name: str,
+        row: Callable[[Any], Any],
+        columns: Sequence[str],
+    ) -> HttpResponseBase:
+        """Stream all rows that match the filters, newest first, in one of the export formats.
+
+        ``row``: returns the exported row of a row with names. ``name``: the start of the file name.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if kind not in FORMATS:
+            raise Http404("no such format")
+        try:
+            cl: Any = self.get_changelist_instance(request)
+        except IncorrectLookupParameters as exc:
+            raise BadRequest(str(exc)) from None
+        rows = cl.get_queryset(request).defer(None).order_by("-created", "-pk")
+        exported = map(row, with_names(rows.iterator(chunk_size=1000)))
+        return stream_rows(request, exported, kind, name, columns)

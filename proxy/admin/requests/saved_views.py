@@ -1,34 +1,24 @@
 """Saved views of the request list: names that a user gives to filter query strings."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http import HttpResponseRedirect as Redirect
 from django.urls import reverse
+from django.views.decorators.http import require_POST
 
+from proxy.admin.core.pages import require_reader
 from proxy.models import SavedView
-from proxy.permissions.row_permissions import can_open_admin
 
-from .keyset_changelist import AFTER, BEFORE
+from .keyset_changelist import PAGE_PARAMS
 
 MAX_VIEWS: Final = 50
 LIST: Final = "admin:proxy_exchange_changelist"
-PAGE_PARAMS: Final = frozenset({BEFORE, AFTER, "e", "p"})
+NOT_SAVED: Final = frozenset({*PAGE_PARAMS, "e", "p"})
 """Query parameters that select a page of the list; a saved view does not contain them."""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedViewLink:
-    pk: int
-    name: str
-    url: str
-    current: bool
 
 
 class ViewForm(forms.Form):
@@ -36,24 +26,23 @@ class ViewForm(forms.Form):
     query = forms.CharField(max_length=2000, required=False)
 
 
-def views_of(user: Any, query: str) -> Sequence[SavedViewLink]:
-    """Return the user's saved views. ``query`` is the query string of the open page."""
-    current = canonical_query(query)
-    rows = SavedView.objects.filter(user=user.pk)[:MAX_VIEWS]
-    return [SavedViewLink(row.pk, row.name, f"?{row.query}", row.query == current) for row in rows]
+def views_of(user: Any, current: str) -> list[dict[str, Any]]:
+    """Return links to the user's saved views. ``current``: the open page's canonical query."""
+    return [
+        {"pk": row.pk, "name": row.name, "url": f"?{row.query}", "current": row.query == current}
+        for row in SavedView.objects.filter(user=user.pk)[:MAX_VIEWS]
+    ]
 
 
 def canonical_query(query: str) -> str:
     """Return the query string with sorted parameters, without those that select a page."""
     pairs = parse_qsl(query.lstrip("?"), keep_blank_values=False)
-    return urlencode(sorted((name, value) for name, value in pairs if name not in PAGE_PARAMS))
+    return urlencode(sorted((name, value) for name, value in pairs if name not in NOT_SAVED))
 
 
+@require_POST
 def save_view(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        return HttpResponseNotAllowed(["POST"])
-    if not can_open_admin(request.user):
-        raise PermissionDenied
+    require_reader(request)
     form = ViewForm(request.POST)
     query = canonical_query(request.POST.get("query", "")[:2000])
     if not form.is_valid():
@@ -70,11 +59,9 @@ def save_view(request: HttpRequest) -> HttpResponse:
     return Redirect(f"{reverse(LIST)}?{query}")
 
 
+@require_POST
 def delete_view(request: HttpRequest, view_id: int) -> HttpResponse:
-    if request.method != "POST":
-        return HttpResponseNotAllowed(["POST"])
-    if not can_open_admin(request.user):
-        raise PermissionDenied
+    require_reader(request)
     deleted, _ = SavedView.objects.filter(user=request.user.pk, pk=view_id).delete()
     if not deleted:
         raise Http404("no such view")

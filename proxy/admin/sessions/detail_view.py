@@ -4,46 +4,38 @@ Clients choose the session ids, so two clients may use the same id. On the page 
 user sees only those requests of a session that the user's permissions allow.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from proxy.admin.core.archived_page import ArchivedPage
-from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.core.number_format import (
-    UNKNOWN,
-    cache_percent,
-    cost_of,
-    dollars,
-    duration,
-    is_unpriced,
-    short_count,
+from proxy.admin.core.csp_middleware import ArchivedPage
+from proxy.admin.core.exchange_text import cost_of, is_unpriced, outcome_label, session_url
+from proxy.admin.core.number_format import UNKNOWN, cache_percent, dollars, duration, short_count
+from proxy.admin.core.pages import (
+    READ_RAW,
+    READ_TRANSCRIPT,
+    page,
+    require_reader,
+    text_mode,
+    text_mode_links,
+    whole_number,
 )
-from proxy.admin.core.outcome_label import outcome_label
-from proxy.admin.core.permissions import READ_RAW, READ_TRANSCRIPT, require_reader
-from proxy.admin.core.session_links import session_url
-from proxy.admin.core.text_mode import RENDERED, text_mode, text_mode_links
 from proxy.admin.dashboard import queries
-from proxy.admin.transcript.conversation import Turn, read_answer, read_turn, results_by_call
+from proxy.admin.transcript.conversation import read_answer, read_turn, results_by_call
 from proxy.admin.transcript.export import (
     ExportedRequest,
     download_response,
-    encode_lines,
     jsonl_lines,
     markdown_lines,
 )
 from proxy.admin.transcript.truncation import Truncator
 from proxy.audit_log import Action
 from proxy.ledger.archive.reading import archived_months, archived_months_near, restore_hint
-from proxy.ledger.transcripts.session_diff import Addition, additions
+from proxy.ledger.transcripts.session_diff import additions
 from proxy.models import Exchange
 from proxy.permissions.readings import (
     Kind,
@@ -52,10 +44,9 @@ from proxy.permissions.readings import (
     needs_reason,
     record_reading,
 )
-from proxy.permissions.row_permissions import Reader, reader_of_user, visible_exchanges
+from proxy.permissions.row_permissions import Reader, visible_exchanges
 
-from .timeline import Lane, Step, cache_break_ids, lanes_of, steps_of
-from .waterfall import draw_waterfall
+from .timeline import Lane, Step, cache_break_ids, draw_waterfall, lanes_of, steps_of
 
 MAX_STEPS: Final = 500
 """Maximum requests on the page of a session; it shows the newest ones."""
@@ -80,8 +71,8 @@ def session_view(request: HttpRequest) -> HttpResponse:
     With the query parameter ``tab=words`` the page shows the conversation, starting with the
     request number ``from``; otherwise it shows the timeline.
     """
-    require_reader(request)
-    session_id, rows, count = _load_rows(request, MAX_STEPS)
+    reader = require_reader(request)
+    session_id, rows, count = _load_rows(request, reader, MAX_STEPS)
     tab = "words" if request.GET.get("tab") == "words" else "timeline"
     may_read = request.user.has_perm(READ_TRANSCRIPT)
     ids = cache_break_ids(rows)
@@ -89,53 +80,52 @@ def session_view(request: HttpRequest) -> HttpResponse:
     settings = additions(broken, with_texts=False) if ids else {}
     steps = steps_of(rows, {name: one.settings_parts for name, one in settings.items()})
     lanes = lanes_of(steps)
-    reader = reader_of_user(request.user)
-    months = archived_months_near(rows[0].created, rows[-1].created)
-    context = {
-        **admin.site.each_context(request),
-        "archived_hint": restore_hint(months),
-        "title": f"Session {session_id}",
-        "session": session_id,
-        "opts": Exchange._meta,  # noqa: SLF001  # Django's admin templates need it
-        "url": session_url(session_id),
-        "tab": tab,
-        "may_read": may_read,
-        "may_export": may_read and request.user.has_perm(READ_RAW),
-        "steps": steps,
-        "count": count,
-        "lanes": lanes,
-        "totals": _totals(steps, lanes, reader),
-        "cache_breaks": [step for step in steps if step.cache_break],
-        "requests_url": f"{reverse('admin:proxy_exchange_changelist')}?"
-        + urlencode({"session_id": session_id}),
-        "export_url": f"{reverse('admin:proxy_session_export')}?" + urlencode({"id": session_id}),
-    }
+    context: dict[str, Any] = {}
     if tab == "words" and may_read:
-        context |= _conversation_page(request, steps)
+        context = _conversation_page(request, reader, steps)
     elif tab == "timeline":
-        context |= {
+        context = {
             "waterfall": draw_waterfall(steps, lanes),
             "rows": [
                 _request_row(step) | {"hides_words": needs_reason(reader, step.row)}
                 for step in steps
             ],
         }
-    return set_security_headers(TemplateResponse(request, "admin/proxy/session/page.html", context))
+    requests_url = reverse("admin:proxy_exchange_changelist")
+    export_url = reverse("admin:proxy_session_export")
+    return page(
+        request,
+        "session/page",
+        f"Session {session_id}",
+        archived_hint=restore_hint(archived_months_near(rows[0].created, rows[-1].created)),
+        session=session_id,
+        opts=Exchange._meta,  # noqa: SLF001  # Django's admin templates need it
+        url=session_url(session_id),
+        tab=tab,
+        may_read=may_read,
+        may_export=may_read and request.user.has_perm(READ_RAW),
+        steps=steps,
+        count=count,
+        lanes=lanes,
+        totals=_totals(steps, lanes, reader),
+        cache_breaks=[step for step in steps if step.cache_break],
+        requests_url=f"{requests_url}?{urlencode({'session_id': session_id})}",
+        export_url=f"{export_url}?{urlencode({'id': session_id})}",
+        **context,
+    )
 
 
-def _load_rows(request: HttpRequest, limit: int) -> tuple[str, list[Exchange], int]:
+def _load_rows(request: HttpRequest, reader: Reader, limit: int) -> tuple[str, list[Exchange], int]:
     """Return the session id, its newest ``limit`` requests in time order, and their total count.
 
-    The result and the count contain only requests that this user may see. Raises Http404 if there
+    The result and the count contain only requests that the reader may see. Raises Http404 if there
     are none.
     """
     session_id = request.GET.get("id", "")
-    reader = reader_of_user(request.user)
-    rows = visible_exchanges(reader).filter(session_id=session_id).only(*STEP_FIELDS)
     if not session_id or "\x00" in session_id:
         raise Http404("no such session")
-    newest = rows.order_by("-created", "-pk")
-    found = list(newest[: limit + 1])
+    rows = visible_exchanges(reader).filter(session_id=session_id).only(*STEP_FIELDS)
+    found = list(rows.order_by("-created", "-pk")[: limit + 1])
     if not found:
         if months := archived_months(None, None):
             raise ArchivedPage(months)
@@ -183,8 +173,6 @@ def _request_row(step: Step) -> dict[str, Any]:
         "row": row,
         "tone": tone,
         "outcome_text": outcome_text,
-        "stop": row.stop_reason,
-        "error": row.error_type,
         "context": short_count(step.context_tokens),
         "cached": cache_percent(
             row.cache_read_tokens, (step.context_tokens or 0) - (row.cache_read_tokens or 0)
@@ -202,62 +190,32 @@ def _request_row(step: Step) -> dict[str, Any]:
     }
 
 
-def _conversation_page(request: HttpRequest, steps: Sequence[Step]) -> dict[str, Any]:
+def _conversation_page(
+    request: HttpRequest, reader: Reader, steps: Sequence[Step]
+) -> dict[str, Any]:
     """Return the template context of one page of the conversation.
 
-    For each request, the page shows only the messages that the previous requests did not have.
+    For each request, the page shows only the messages that the previous requests did not have, and
+    the answer.
     """
-    text = request.GET.get("from", "")
-    start = int(text) - 1 if text.isascii() and text.isdigit() and len(text) < 6 else 0
-    start = max(0, min(start, len(steps) - 1))
-    page = steps[start : start + REQUESTS_PER_PAGE]
-    page_rows = [step.row for step in page]
-    added = additions(page_rows)
-    last = start + len(page)
-    _record(request, Action.READ, page_rows, f", requests {start + 1} to {last}")
+    first = whole_number(request.GET.get("from", ""), 5) or 1
+    start = max(0, min(first, len(steps)) - 1)
+    shown = steps[start : start + REQUESTS_PER_PAGE]
+    end = start + len(shown)
+    added = additions([step.row for step in shown])
+    _record(reader, Action.READ, [step.row for step in shown], f", requests {start + 1} to {end}")
     mode = text_mode(request)
-    truncator = Truncator(render_markdown=mode == RENDERED)
-    return {
-        "entries": _conversation_entries(page, added, truncator),
-        "text_modes": text_mode_links(request, mode),
-        "page_from": start + 1,
-        "page_to": start + len(page),
-        "earlier": max(1, start + 1 - REQUESTS_PER_PAGE) if start else None,
-        "later": start + REQUESTS_PER_PAGE + 1 if start + REQUESTS_PER_PAGE < len(steps) else None,
-    }
-
-
-def _record(request: HttpRequest, action: Action, rows: Sequence[Exchange], detail: str) -> None:
-    session_id = rows[0].session_id
-    record_reading(
-        reader_of_user(request.user),
-        action,
-        rows,
-        detail=f"session {session_id[:80]}{detail}",
-        read=ReadObject(Kind.SESSION, session_id),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationEntry:
-    """The turns that one request added to the conversation, and its answer."""
-
-    row: Mapping[str, Any]
-    added: Addition
-    turns: Sequence[Turn]
-    answer: Turn | None
-
-
-def _conversation_entries(
-    page: Sequence[Step], added: Mapping[str, Addition], truncator: Truncator
-) -> list[ConversationEntry]:
+    truncator = Truncator(render_markdown=mode == "rendered")
     results = results_by_call(
-        (f"{step.row.pk}:{path}", message)
-        for step in page
-        for path, message in _messages_of(added[step.row.pk])
+        (f"{row_id}:{path}", message)
+        for row_id, one in ((step.row.pk, added[step.row.pk]) for step in shown)
+        for path, message in (
+            *((f"messages.{number}", each) for number, each in enumerate(one.messages, one.first)),
+            *([("answer", one.answer)] if one.answer is not None else ()),
+        )
     )
     entries = []
-    for step in page:
+    for step in shown:
         one, owner = added[step.row.pk], f"{step.row.pk}:"
         turns = [
             turn
@@ -265,17 +223,26 @@ def _conversation_entries(
             if (turn := read_turn(message, number, results, truncator, is_new=False, owner=owner))
         ]
         answer = read_answer(one.answer, truncator, results, owner=owner)
-        entries.append(
-            ConversationEntry(row=_request_row(step), added=one, turns=turns, answer=answer)
-        )
-    return entries
+        entries.append({"row": _request_row(step), "added": one, "turns": turns, "answer": answer})
+    return {
+        "entries": entries,
+        "text_modes": text_mode_links(request, mode),
+        "page_from": start + 1,
+        "page_to": end,
+        "earlier": max(1, start + 1 - REQUESTS_PER_PAGE) if start else None,
+        "later": end + 1 if end < len(steps) else None,
+    }
 
 
-def _messages_of(one: Addition) -> Iterable[tuple[str, Any]]:
-    for number, message in enumerate(one.messages, one.first):
-        yield f"messages.{number}", message
-    if one.answer is not None:
-        yield "answer", one.answer
+def _record(reader: Reader, action: Action, rows: Sequence[Exchange], detail: str) -> None:
+    session_id = rows[0].session_id
+    record_reading(
+        reader,
+        action,
+        rows,
+        detail=f"session {session_id[:80]}{detail}",
+        read=ReadObject(Kind.SESSION, session_id),
+    )
 
 
 @require_GET
@@ -284,26 +251,16 @@ def export_view(request: HttpRequest) -> HttpResponse:
 
     The jsonl file has the format of Claude Code's session files.
     """
-    require_reader(request)
-    if not (request.user.has_perm(READ_TRANSCRIPT) and request.user.has_perm(READ_RAW)):
-        raise PermissionDenied
+    reader = require_reader(request, READ_TRANSCRIPT, READ_RAW)
     file_format = request.GET.get("format", "jsonl")
     if file_format not in {"jsonl", "markdown"}:
         raise Http404("no such format")
-    session_id, rows, _ = _load_rows(request, MAX_EXPORTED)
+    session_id, rows, _ = _load_rows(request, reader, MAX_EXPORTED)
     added = additions(rows, limit=MAX_EXPORTED)
     requests = [ExportedRequest(row, added[row.pk]) for row in rows]
-    _record(request, Action.EXPORT, rows, f" as {file_format}")
-    if file_format == "jsonl":
-        return download_response(
-            encode_lines(jsonl_lines(requests)), f"{_file_name(session_id)}.jsonl"
-        )
-    return download_response(
-        encode_lines(markdown_lines(requests, f"Session {session_id}")),
-        f"{_file_name(session_id)}.md",
-    )
-
-
-def _file_name(name: str) -> str:
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name[:60])
-    return safe.strip("-") or "session"
+    _record(reader, Action.EXPORT, rows, f" as {file_format}")
+    lines, ending = jsonl_lines(requests), "jsonl"
+    if file_format == "markdown":
+        lines, ending = markdown_lines(requests, f"Session {session_id}"), "md"
+    safe = (c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in session_id[:60])
+    return download_response(lines, f"{''.join(safe).strip('-') or 'session'}.{ending}")

@@ -4,12 +4,20 @@ No I/O: the input is ledger rows, the output is frozen dataclasses. A lane is on
 conversation. There is a lane for the main thread, one for each sub-agent, one for each branch after
 the user went back to an earlier message, and one for side calls (such as the generation of a title)
 that no later request continues.
+
+The waterfall chart draws a bar for each request on its lane; long gaps are shortened. Horizontal
+positions are percentages of the chart's width, so the SVG needs no script and no inline style to
+fit the page.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from proxy.admin.core.exchange_text import cost_of, outcome_label
+from proxy.admin.core.number_format import dollars, duration, short_count
+from proxy.admin.core.time_zone import viewer_zone
+from proxy.admin.dashboard.queries import sum_known
 from proxy.models import Exchange, Outcome, State
 
 MAIN: Final = "main"
@@ -19,6 +27,12 @@ MIN_LOST_TOKENS: Final = 1024
 CACHE_LIFETIME_S: Final = 300
 NANO_PER_TOKEN: Final = 1000
 """Factor from dollars per million tokens to nano-dollars per token."""
+LANE_HEIGHT: Final = 26
+BAR_HEIGHT: Final = 14
+MAX_GAP_MS: Final = 20_000
+"""A longer gap between requests is drawn with this length and labeled with its real length."""
+MIN_WIDTH: Final = 0.35
+"""Minimum width of a bar, in percent of the chart's width."""
 
 
 @dataclass(slots=True)
@@ -76,17 +90,6 @@ class Step:
         return self.previous_number is None and self.lane.rows[0] is not self.row
 
 
-def context_tokens_of(row: Exchange) -> int | None:
-    counts = (
-        row.input_tokens,
-        row.cache_read_tokens,
-        row.cache_write_5m_tokens,
-        row.cache_write_1h_tokens,
-    )
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
 def steps_of(
     rows: Sequence[Exchange], parts: Mapping[str, Mapping[str, Any]], before: int = 0
 ) -> list[Step]:
@@ -115,7 +118,14 @@ def steps_of(
                 and lane.kind == "branch"
                 and lane.rows[0] is row,
                 total_nanousd=total,
-                context_tokens=context_tokens_of(row),
+                context_tokens=sum_known(
+                    (
+                        row.input_tokens,
+                        row.cache_read_tokens,
+                        row.cache_write_5m_tokens,
+                        row.cache_write_1h_tokens,
+                    )
+                ),
                 cache_break=_cache_break(previous, row, parts) if previous is not None else None,
             )
         )
@@ -144,8 +154,10 @@ def _assign_lanes(rows: Sequence[Exchange]) -> dict[str, Lane]:
     for row in rows:
         previous = known.get(row.previous_id)
         if previous is not None and previous.agent_id == row.agent_id:
-            lane = _continued_lane(lane_by_row[previous.pk], previous)
-            if lane is None:
+            lane = lane_by_row[previous.pk]
+            after = lane.rows[lane.rows.index(previous) + 1 :]
+            if any(row.state == State.OPEN or row.outcome == Outcome.COMPLETED for row in after):
+                # Some other request continued the earlier one with success.
                 lane = Lane(f"branch from #{numbers[previous.pk]}", "branch")
         elif not row.agent_id and main is not None and row.pk != main and row.pk not in continued:
             lane = side
@@ -156,19 +168,6 @@ def _assign_lanes(rows: Sequence[Exchange]) -> dict[str, Lane]:
         lane.rows.append(row)
         lane_by_row[row.pk] = lane
     return lane_by_row
-
-
-def _continued_lane(lane: Lane, previous: Exchange) -> Lane | None:
-    """Return the lane if all its requests after ``previous`` failed; else None.
-
-    A request that continues an earlier request of the lane starts a branch.
-    """
-    after = lane.rows[lane.rows.index(previous) + 1 :]
-    return lane if all(_failed(row) for row in after) else None
-
-
-def _failed(row: Exchange) -> bool:
-    return row.state == State.CLOSED and row.outcome != Outcome.COMPLETED
 
 
 def cache_break_ids(rows: Sequence[Exchange]) -> set[str]:
@@ -197,11 +196,14 @@ def _cache_break(
     lost = _lost_tokens(previous, row)
     if not lost:
         return None
-    return CacheBreak(
-        lost_tokens=lost,
-        extra_nanousd=_extra_cost(lost, row.price),
-        causes=list(_cache_break_causes(previous, row, parts)),
-    )
+    try:
+        price: Any = row.price
+        uncached, cached = float(price["input"]), float(price["cache_read"])
+        extra = round(lost * (uncached - cached) * NANO_PER_TOKEN)
+    except (KeyError, TypeError, ValueError):
+        extra = None
+    causes = list(_cache_break_causes(previous, row, parts))
+    return CacheBreak(lost_tokens=lost, extra_nanousd=extra, causes=causes)
 
 
 def _cache_break_causes(
@@ -220,10 +222,100 @@ def _cache_break_causes(
         yield f"{pause_s / 60:.0f} minutes passed; caches usually last 5"
 
 
-def _extra_cost(tokens: int, price: Any) -> int | None:
-    """Return what ``tokens`` cost more as uncached than as cached input, in nano-dollars."""
-    try:
-        uncached, cached = float(price["input"]), float(price["cache_read"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return round(tokens * (uncached - cached) * NANO_PER_TOKEN)
+def draw_waterfall(steps: Sequence[Step], lanes: Sequence[Lane]) -> dict[str, Any]:
+    """Return the bars, the shortened gaps, and the curves of cost and of the main lane's input."""
+    scale = _Scale([step.row for step in steps])
+    costs = [(scale.position(step.row), float(step.total_nanousd)) for step in steps]
+    sent = [
+        (scale.position(step.row), float(step.context_tokens))
+        for step in steps
+        if step.lane.kind == "main" and step.context_tokens is not None
+    ]
+    curves = []
+    if any(value for _, value in costs):
+        last = dollars(round(costs[-1][1]))
+        curves.append(
+            {"label": "Cumulative cost", "points": _points(costs), "last": last, "maximum": last}
+        )
+    if len(sent) > 1:
+        maximum = short_count(round(max(value for _, value in sent)))
+        last = short_count(round(sent[-1][1]))
+        curves.append(
+            {"label": "Input tokens", "points": _points(sent), "last": last, "maximum": maximum}
+        )
+    return {
+        "bars": [_bar(step, scale) for step in steps],
+        "gaps": scale.gaps,
+        "curves": curves,
+        "height": max(1, len(lanes)) * LANE_HEIGHT,
+        "bar_height": BAR_HEIGHT,
+    }
+
+
+def _length_ms(row: Exchange) -> float:
+    return max(0.0, row.total_ms or 0.0)
+
+
+class _Scale:
+    """Map a request's time to a percentage of the chart's width; long gaps are shortened."""
+
+    def __init__(self, rows: Sequence[Exchange]) -> None:
+        self._start = rows[0].created if rows else None
+        self._cuts: list[tuple[float, float]] = []  # (time in ms, ms removed before it)
+        gaps: list[tuple[float, float]] = []
+        end = removed = 0.0
+        for row in rows:
+            at = self._since(row)
+            gap = at - end
+            if end and gap > MAX_GAP_MS:
+                removed += gap - MAX_GAP_MS
+                gaps.append((at - removed - MAX_GAP_MS / 2, gap))
+                self._cuts.append((at, removed))
+            end = max(end, at + _length_ms(row))
+        self._whole = max(1.0, end - removed)
+        self.gaps = [
+            {"x": f"{100 * at / self._whole:.3f}%", "length": duration(gap)} for at, gap in gaps
+        ]
+
+    def _since(self, row: Exchange) -> float:
+        return (row.created - self._start).total_seconds() * 1000 if self._start else 0.0
+
+    def position(self, row: Exchange) -> float:
+        at = self._since(row)
+        removed = max((removed for start, removed in self._cuts if at >= start), default=0.0)
+        return 100 * (at - removed) / self._whole
+
+    def width(self, ms: float) -> float:
+        return 100 * ms / self._whole
+
+
+def _bar(step: Step, scale: _Scale) -> dict[str, Any]:
+    """Return the bar of one request. ``wait``: the width of its part before the first content."""
+    row = step.row
+    tone, outcome_text = outcome_label(row)
+    length = _length_ms(row)
+    width = max(MIN_WIDTH, scale.width(length))
+    first = min(length, row.ttft_ms if row.ttft_ms is not None else length)
+    return {
+        "step": step,
+        "x": f"{min(scale.position(row), 100 - width):.3f}%",
+        "y": step.lane.number * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
+        "width": f"{width:.3f}%",
+        "wait": f"{width * (first / length if length else 1):.3f}%",
+        "tone": tone,
+        "title": f"#{step.number} {row.created.astimezone(viewer_zone()):%H:%M:%S}, "
+        f"{outcome_text}: {duration(row.total_ms)}, "
+        f"{cost_of(row)}, output {short_count(row.output_tokens)}",
+    }
+
+
+def _points(values: Sequence[tuple[float, float]]) -> str:
+    """Return the SVG points of a step curve: each value is constant up to the next one."""
+    top = max(value for _, value in values) or 1.0
+    points = []
+    height = 100.0
+    for x, value in values:
+        points.append(f"{x:.2f},{height:.2f}")
+        height = 100 - 96 * value / top
+        points.append(f"{x:.2f},{height:.2f}")
+    return " ".join([*points, f"100,{height:.2f}"])

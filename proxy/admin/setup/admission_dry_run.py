@@ -3,15 +3,12 @@
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
-from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import UNKNOWN, dollars
+from proxy.admin.core.pages import page
 from proxy.admission_checks import (
-    AdmissionDryRun,
     CheckFinding,
     CheckResult,
     HypotheticalRequest,
@@ -36,17 +33,12 @@ CHECK_TITLES: Final = {
     "budget": "Budget",
 }
 RESULTS: Final = {
-    CheckResult.PASSES: "passes",
-    CheckResult.REFUSES: "rejects",
-    CheckResult.WARNS: "warns",
-    CheckResult.UNKNOWN: "unknown",
+    CheckResult.PASSES: ("passes", "good"),
+    CheckResult.REFUSES: ("rejects", "bad"),
+    CheckResult.WARNS: ("warns", "left"),
+    CheckResult.UNKNOWN: ("unknown", "other"),
 }
-TONES: Final = {
-    CheckResult.PASSES: "good",
-    CheckResult.REFUSES: "bad",
-    CheckResult.WARNS: "left",
-    CheckResult.UNKNOWN: "other",
-}
+"""Result -> its text, and the tone of its badge."""
 
 
 class DryRunForm(forms.Form):
@@ -69,37 +61,25 @@ def dry_run_view(request: HttpRequest, key_id: int) -> HttpResponse:
     if key is None or not request.user.has_perm("proxy.view_apikey"):
         raise Http404("no such key")
     form = DryRunForm(request.GET if "model" in request.GET else None)
-    result: AdmissionDryRun | None = None
-    error = ""
+    result, error = None, ""
     if form.is_valid():
         try:
             found = run_admission_dry_run(HypotheticalRequest(key_id=key.pk, **form.cleaned_data))
-            result = as_seen_by(reader, key, found)
         except NotServing as exc:
             error = str(exc)
-    context = {
-        **admin.site.each_context(request),
-        "title": f"Admission dry run of {key}",
-        "key": key,
-        "form": form,
-        "error": error,
-        "result": result and _dry_run_context(result),
-    }
-    return set_security_headers(
-        TemplateResponse(request, "admin/proxy/apikey/dry_run.html", context)
-    )
-
-
-def _dry_run_context(result: AdmissionDryRun) -> dict[str, Any]:
-    refused = result.refused_by
-    return {
-        "rejected": refused and f"{refused.check.status} {refused.check.error}",
-        "rejected_by": refused and f"{_title(refused)}, {refused.subject}",
-        "route": result.route or UNKNOWN,
-        "targets": ", ".join(result.targets) or UNKNOWN,
-        "worst_case": dollars(result.worst_case),
-        "checks": [_check_row(finding) for finding in result.findings],
-    }
+        else:
+            seen = as_seen_by(reader, key, found)
+            refused = seen.refused_by
+            result = {
+                "rejected": refused and f"{refused.check.status} {refused.check.error}",
+                "rejected_by": refused and f"{_title(refused)}, {refused.subject}",
+                "route": seen.route or UNKNOWN,
+                "targets": ", ".join(seen.targets) or UNKNOWN,
+                "worst_case": dollars(seen.worst_case),
+                "checks": [_check_row(finding) for finding in seen.findings],
+            }
+    title = f"Admission dry run of {key}"
+    return page(request, "apikey/dry_run", title, key=key, form=form, error=error, result=result)
 
 
 def _title(finding: CheckFinding) -> str:
@@ -115,11 +95,12 @@ def _check_row(finding: CheckFinding) -> dict[str, Any]:
         return dollars(count) if finding.money else f"{count:,}"
 
     period = f" per {finding.period}" if finding.period else ""
+    result, tone = RESULTS[finding.result]
     return {
         "title": _title(finding),
         "of": finding.subject,
-        "result": RESULTS[finding.result],
-        "tone": TONES[finding.result],
+        "result": result,
+        "tone": tone,
         "limit": f"{number(finding.limit)}{period}" if finding.limit is not None else UNKNOWN,
         "used": number(finding.used),
         "left": number(finding.left),

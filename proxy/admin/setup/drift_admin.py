@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -36,11 +36,6 @@ class DriftAdmin(ReadOnlyAdmin):
     @admin.display(description="this version", ordering="known")
     def support(self, row: Drift) -> str:
         return KNOWN_LABELS[row.known]
-
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        return super().changelist_view(request, {"title": self.heading, **(extra_context or {})})
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Load the policies and first requests of all rows of the page with two more queries."""
@@ -77,7 +72,6 @@ class DriftAdmin(ReadOnlyAdmin):
 @admin.register(UpstreamPolicy)
 class UpstreamPolicyAdmin(ChecksWrites):
     empty_text = "Without a policy, a name is sent if the API format of the upstream supports it."
-    actions = None  # the theme's action bar needs an inline style, which the CSP blocks
     list_display = ("name", "kind", "action", "upstream_display", "position")
     list_editable = ("action", "position")
     list_filter = ("kind", "action", "upstream")

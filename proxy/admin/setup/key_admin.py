@@ -10,18 +10,18 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import now
 from django.views.decorators.debug import sensitive_variables
 
-from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.lookup_limits import OwnUrls
 from proxy.admin.core.model_admin import ManagedAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN, dollars
+from proxy.admin.core.pages import page
 from proxy.admin.core.time_zone import viewer_zone
-from proxy.admin.live.stop_all import stop_all_url
+from proxy.admin.live.views import stop_all_url
 from proxy.conf import conf
 from proxy.key_issuing import rotate_key
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
@@ -173,13 +173,11 @@ class KeyAdmin(ManagedAdmin):
     ) -> HttpResponse:
         return secret_page(request, obj, request.new_secret)  # type: ignore[attr-defined]
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
-        own = [
-            path("<int:key_id>/rotate/", view(self.rotate), name="proxy_apikey_rotate"),
-            path("<int:key_id>/revoke/", view(self.revoke), name="proxy_apikey_revoke"),
-        ]
-        return own + super().get_urls()
+    def own_urls(self) -> OwnUrls:
+        return (
+            ("<int:key_id>/rotate/", self.rotate, "proxy_apikey_rotate"),
+            ("<int:key_id>/revoke/", self.revoke, "proxy_apikey_revoke"),
+        )
 
     @sensitive_variables("secret")
     def rotate(self, request: HttpRequest, key_id: int) -> HttpResponse:
@@ -241,16 +239,8 @@ class KeyAdmin(ManagedAdmin):
     def _confirmation_page(
         self, request: HttpRequest, key: ApiKey, verb: str, form: forms.Form | None
     ) -> HttpResponse:
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"{verb} key {key}",
-            "verb": verb,
-            "key": key,
-            "form": form,
-        }
-        return set_security_headers(
-            TemplateResponse(request, "admin/proxy/apikey/confirm.html", context)
-        )
+        title = f"{verb} key {key}"
+        return page(request, "apikey/confirm", title, verb=verb, key=key, form=form)
 
     @admin.display(description="prefix", ordering="prefix")
     def prefix_display(self, obj: ApiKey) -> SafeString | str:
@@ -294,18 +284,12 @@ def secret_page(request: HttpRequest, key: ApiKey, secret: str, **more: str) -> 
 
     ``more``: further context of the template, such as the password of a new user.
     """
-    context = {
-        **admin.site.each_context(request),
-        "title": f"Key {key}",
-        "key": key,
-        "secret": secret,
+    values: dict[str, Any] = {
         "base_url": request.build_absolute_uri("/").rstrip("/"),
         "back_url": reverse("admin:proxy_apikey_changelist"),
         **more,
     }
-    return set_security_headers(
-        TemplateResponse(request, "admin/proxy/apikey/secret.html", context)
-    )
+    return page(request, "apikey/secret", f"Key {key}", key=key, secret=secret, **values)
 
 
 def _day(at: float) -> str:

@@ -11,7 +11,6 @@ class PauseAdmin(ChecksWrites):
     empty_text = (
         "A pause rejects requests to an upstream or for a model, with a message for the clients."
     )
-    actions = None  # the theme's action bar needs an inline style, which the CSP blocks
     list_display = ("__str__", "message", "ends", "created")
     list_select_related = ("upstream",)
     fields = ("upstream", "model", "message", "ends")

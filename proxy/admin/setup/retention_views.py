@@ -3,21 +3,19 @@
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.timezone import now
 from django.views.decorators.http import require_http_methods, require_safe
 
-from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.core.number_format import size
+from proxy.admin.core.number_format import plural, size
+from proxy.admin.core.pages import page
 from proxy.conf import conf
 from proxy.ledger.database.access import QueryTimeout, with_query_timeout
 from proxy.ledger.maintenance import purge_jobs
-from proxy.ledger.maintenance.purge_jobs import ExpiredTranscripts, Space
 from proxy.models import Purge, PurgeState
 from proxy.permissions.write_permissions import may_purge
 
@@ -33,67 +31,57 @@ class PurgeForm(forms.Form):
 
 @require_safe
 def storage_view(request: HttpRequest) -> HttpResponse:
-    _require_purge_permission(request)
+    """Show the sizes, what a purge would delete, and the last purges with their progress."""
+    if not may_purge(request.user):
+        raise PermissionDenied
     space = purge_jobs.space()
     purges = [_purge_row(purge) for purge in Purge.objects.all()[:SHOWN_PURGES]]
-    context = {
-        **admin.site.each_context(request),
-        "title": "Storage",
-        "size": size(space.size),
-        "free": None if space.free is None else size(space.free),
-        "disk": None if space.disk is None else size(space.disk),
-        "due": _due_context(),
-        "hour": conf.purge_hour,
-        "purges": purges,
-        "running": any(purge["running"] for purge in purges),
-    }
-    page = TemplateResponse(request, "admin/proxy/storage/page.html", context)
-    if context["running"]:
-        page["Refresh"] = str(REFRESH_S)
-    return set_security_headers(page)
+    running = any(purge["running"] for purge in purges)
+    response = page(
+        request,
+        "storage/page",
+        "Storage",
+        size=size(space.size),
+        free=None if space.free is None else size(space.free),
+        disk=None if space.disk is None else size(space.disk),
+        due=_due_context(),
+        hour=conf.purge_hour,
+        purges=purges,
+        running=running,
+    )
+    if running:
+        response["Refresh"] = str(REFRESH_S)
+    return response
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def purge_view(request: HttpRequest) -> HttpResponse:
     """Show what a purge would delete (GET), or start the purge (POST)."""
-    _require_purge_permission(request)
-    due, space = _due_context(), purge_jobs.space()
-    form = PurgeForm(request.POST if request.method == "POST" else None)
-    if not _may_rewrite(space):
-        del form.fields["rewrite"]
-    if request.method == "POST" and form.is_valid():
-        return _start_purge(request, due, rewrite=form.cleaned_data.get("rewrite", False))
-    context = {
-        **admin.site.each_context(request),
-        "title": "Purge",
-        "due": due,
-        "form": form,
-        "sqlite": connection.vendor == "sqlite",
-        "size": size(space.size),
-    }
-    return set_security_headers(
-        TemplateResponse(request, "admin/proxy/storage/purge.html", context)
-    )
-
-
-def _require_purge_permission(request: HttpRequest) -> None:
     if not may_purge(request.user):
         raise PermissionDenied
-
-
-def _may_rewrite(space: Space) -> bool:
-    """Whether the disk has enough space for VACUUM, which writes a new SQLite file and a WAL."""
-    return connection.vendor == "sqlite" and (space.disk is None or space.disk > 2 * space.size)
-
-
-def _start_purge(request: HttpRequest, due: dict[str, Any], *, rewrite: bool) -> HttpResponse:
-    try:
-        purge_jobs.start_purge(request.user, rewrite=rewrite, expected=due["transcripts"])
-    except purge_jobs.PurgeAlreadyRunning:
-        messages.warning(request, "A purge is already running.")
-    else:
-        messages.success(request, "The purge has started; this page shows its progress.")
-    return HttpResponseRedirect(reverse("admin:proxy_storage"))
+    due, space, is_sqlite = _due_context(), purge_jobs.space(), connection.vendor == "sqlite"
+    form = PurgeForm(request.POST if request.method == "POST" else None)
+    # VACUUM writes a new SQLite file and a WAL, for which the disk needs space.
+    if not is_sqlite or (space.disk is not None and space.disk <= 2 * space.size):
+        del form.fields["rewrite"]
+    if request.method == "POST" and form.is_valid():
+        rewrite = form.cleaned_data.get("rewrite", False)
+        try:
+            purge_jobs.start_purge(request.user, rewrite=rewrite, expected=due["transcripts"])
+        except purge_jobs.PurgeAlreadyRunning:
+            messages.warning(request, "A purge is already running.")
+        else:
+            messages.success(request, "The purge has started; this page shows its progress.")
+        return HttpResponseRedirect(reverse("admin:proxy_storage"))
+    return page(
+        request,
+        "storage/purge",
+        "Purge",
+        due=due,
+        form=form,
+        sqlite=is_sqlite,
+        size=size(space.size),
+    )
 
 
 def _due_context() -> dict[str, Any]:
@@ -104,26 +92,22 @@ def _due_context() -> dict[str, Any]:
     except QueryTimeout:
         return {"teams": [], "transcripts": None, "text": "too many to count within two seconds"}
     count = sum(due.transcripts for due in found)
-    text = f"{_counted(count, 'transcript')} of {_counted(len(found), 'team')}"
     return {
-        "teams": [_team_row(due) for due in found],
+        "teams": [
+            {
+                "team": due.team or "(no team)",
+                "retention_days": due.retention_days,
+                "before": due.before,
+                "transcripts": f"{due.transcripts:,}",
+                "oldest": due.oldest,
+                "size": size(due.bytes),
+            }
+            for due in found
+        ],
         "transcripts": count,
-        "text": text if found else "nothing",
-    }
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _team_row(due: ExpiredTranscripts) -> dict[str, Any]:
-    return {
-        "team": due.team or "(no team)",
-        "retention_days": due.retention_days,
-        "before": due.before,
-        "transcripts": f"{due.transcripts:,}",
-        "oldest": due.oldest,
-        "size": size(due.bytes),
+        "text": f"{plural(count, 'transcript')} of {plural(len(found), 'team')}"
+        if found
+        else "nothing",
     }
 
 

@@ -55,7 +55,6 @@ class SavedReportForm(ModelForm):
 @admin.register(SavedReport)
 class SavedReportAdmin(ChecksWrites):
     empty_text = "A saved report keeps the parameters of a report under a name, as CSV and JSON."
-    actions = None  # the theme's action bar needs an inline style, which the CSP blocks
     form = SavedReportForm
     list_display = ("name", "report", "owner", "parameters", "open_as")
     sortable_by = ()

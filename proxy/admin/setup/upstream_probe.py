@@ -1,21 +1,24 @@
-"""“Test this upstream”: send two small requests to an upstream, and show its responses as text."""
+"""“Test this upstream”: send two small requests to an upstream, and show its responses as text.
+
+Also the button that resets what refusals have shown about the models of an upstream.
+"""
 
 from collections.abc import Sequence
-from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.views.decorators.http import require_http_methods
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
 
-from proxy.admin.core.csp_middleware import set_security_headers
 from proxy.admin.core.number_format import duration
+from proxy.admin.core.pages import page
 from proxy.admin.transcript.truncation import printable
 from proxy.audit_log import Action, record
-from proxy.models import RouteTarget, Upstream
-from proxy.permissions.write_permissions import may_probe
+from proxy.models import ModelLesson, RouteTarget, Upstream
+from proxy.permissions.write_permissions import may_forget_lessons, may_probe
 from proxy.secrets import ConfigError
 from proxy.upstream_probe import QUESTIONS, Finding, probe
 from translator.errors import TranslatorError
@@ -38,76 +41,69 @@ def probe_view(request: HttpRequest, upstream_id: int) -> HttpResponse:
     upstream = Upstream.objects.filter(pk=upstream_id).first()
     if upstream is None:
         raise Http404("no such upstream")
-    models = _models_of(upstream)
+    named = RouteTarget.objects.filter(upstream=upstream).exclude(model__in=("", "*"))
+    models = sorted(set(named.values_list("model", flat=True)))[:50]
     form = ProbeForm(request.POST or None, initial={"model": models[0] if models else ""})
     findings: Sequence[Finding] = ()
-    error = ""
+    error = ""  # why no request was sent
     if request.method == "POST" and form.is_valid():
-        findings, error = _run_probe(upstream, form.cleaned_data["model"])
-        record(
-            Action.TEST,
-            upstream,
-            detail=_audit_detail(form.cleaned_data["model"], findings, error),
+        model = form.cleaned_data["model"]
+        try:
+            findings = probe(upstream, model)
+        except ValidationError as exc:
+            error = " ".join(exc.messages)
+        except (ConfigError, TranslatorError, LookupError, ValueError) as exc:
+            error = str(exc)
+        results = "; ".join(
+            f"{finding.question.name} {finding.status or 'no response'} in "
+            f"{duration(finding.total_ms)}: {'passed' if finding.ok else 'failed'}"
+            for finding in findings
         )
-    context = {
-        **admin.site.each_context(request),
-        "title": f"Test {upstream}",
-        "upstream": upstream,
-        "form": form,
-        "models": models,
-        "questions": QUESTIONS,
-        "findings": [_finding_context(finding) for finding in findings],
-        "error": error,
-    }
-    return set_security_headers(
-        TemplateResponse(request, "admin/proxy/upstream/probe.html", context)
-    )
-
-
-def _models_of(upstream: Upstream) -> list[str]:
-    """Return the upstream models that routes to this upstream name, without wildcards."""
-    named = RouteTarget.objects.filter(upstream=upstream).exclude(model__in=("", "*"))
-    return sorted(set(named.values_list("model", flat=True)))[:50]
-
-
-def _run_probe(upstream: Upstream, model: str) -> tuple[Sequence[Finding], str]:
-    """Return a finding (result) for each test request, or the reason why none was sent."""
-    try:
-        return probe(upstream, model), ""
-    except ValidationError as exc:
-        return (), " ".join(exc.messages)
-    except (ConfigError, TranslatorError, LookupError, ValueError) as exc:
-        return (), str(exc)
-
-
-def _audit_detail(model: str, findings: Sequence[Finding], error: str) -> str:
-    """Return the detail of the audit entry: the model and the result of each test request."""
-    results = "; ".join(
-        f"{finding.question.name} {finding.status or 'no response'} in "
-        f"{duration(finding.total_ms)}: "
-        f"{'passed' if finding.ok else 'failed'}"
-        for finding in findings
-    )
-    return f"model {model[:80]}: {results or f'no request sent, {error[:200]}'}"
-
-
-def _finding_context(finding: Finding) -> dict[str, Any]:
-    return {
-        "title": finding.question.title,
-        "ok": finding.ok,
-        "result": printable(finding.summary),
-        "answer": printable(finding.answer),
-        "status": finding.status,
-        "head": duration(finding.head_ms),
-        "first": duration(finding.first_ms),
-        "total": duration(finding.total_ms),
-        "reads": finding.reads,
-        "sides": [
-            (title, printable(text))
-            for title, text in (
-                ("Request", finding.sent),
-                ("Response", finding.received),
-                ("Response to a client", finding.client_events),
-            )
+        detail = f"model {model[:80]}: {results or f'no request sent, {error[:200]}'}"
+        record(Action.TEST, upstream, detail=detail)
+    return page(
+        request,
+        "upstream/probe",
+        f"Test {upstream}",
+        upstream=upstream,
+        form=form,
+        models=models,
+        questions=QUESTIONS,
+        findings=[
+            {
+                "title": finding.question.title,
+                "ok": finding.ok,
+                "result": printable(finding.summary),
+                "answer": printable(finding.answer),
+                "status": finding.status,
+                "head": duration(finding.head_ms),
+                "first": duration(finding.first_ms),
+                "total": duration(finding.total_ms),
+                "reads": finding.reads,
+                "sides": [
+                    ("Request", printable(finding.sent)),
+                    ("Response", printable(finding.received)),
+                    ("Response to a client", printable(finding.client_events)),
+                ],
+            }
+            for finding in findings
         ],
-    }
+        error=error,
+    )
+
+
+@require_POST
+def forget_view(request: HttpRequest, upstream_id: int) -> HttpResponse:
+    """Delete the lessons of an upstream; every gateway process follows within a second."""
+    upstream = Upstream.objects.filter(pk=upstream_id).first()
+    if not request.user.has_perm("proxy.view_upstream"):
+        raise PermissionDenied
+    if upstream is None:
+        raise Http404("no such upstream")
+    if not may_forget_lessons(request.user, upstream):
+        raise PermissionDenied
+    with transaction.atomic():
+        count, _ = ModelLesson.objects.filter(upstream=upstream).delete()
+        record(Action.CHANGE, upstream, detail=f"{count} findings about its models were reset")
+    messages.success(request, "Reset: the next refusal is learnt anew.")
+    return HttpResponseRedirect(reverse("admin:proxy_upstream_change", args=[upstream.pk]))

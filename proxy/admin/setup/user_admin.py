@@ -4,7 +4,6 @@ A user who may change users could become a superuser, so no group of the gateway
 permission. A team lead may view the users of the team.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -61,27 +60,29 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class PeopleAdmin(ChecksWrites, Users):
-    actions = None
     change_form_template = "admin/proxy/user/change_form.html"
     form = ChangedUserForm
     add_form = NewUserForm
     add_fieldsets = UserAdmin.add_fieldsets  # the theme's class, first in the MRO, has none
     change_password_form = AdminPasswordChangeForm
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        ("Personal info", {"fields": ("first_name", "last_name", "email")}),
+        (
+            "Permissions",
+            {
+                "fields": (
+                    "is_active", "is_staff", "is_superuser", "groups", "teams", "user_permissions",
+                )
+            },
+        ),
+        ("Important dates", {"fields": ("last_login", "date_joined")}),
+    )  # fmt: skip
     readonly_fields = ("teams",)
     filter_horizontal = ()  # the two boxes of filter_horizontal have no accessible names
     list_display = (
         "username", "email", "is_active", "is_staff", "is_superuser", "last_login", "readings",
     )  # fmt: skip
-
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Show with the groups which teams they grant."""
-        fieldsets = super().get_fieldsets(request, obj)
-        if obj is None:
-            return fieldsets
-        return [
-            (title, {**options, "fields": tuple(_with_teams(options["fields"]))})
-            for title, options in fieldsets
-        ]
 
     @admin.display(description="teams")
     def teams(self, user: User) -> str:
@@ -105,14 +106,6 @@ class PeopleAdmin(ChecksWrites, Users):
         return () if obj is None else (IdentityInline,)
 
 
-def _with_teams(fields: Iterable[Any]) -> Iterator[Any]:
-    for field in fields:
-        yield field
-        if field == "groups":
-            yield "teams"
-
-
 @admin.register(Group)
 class GroupsAdmin(ChecksWrites, GroupAdmin):
-    actions = None
     filter_horizontal = ()

@@ -7,8 +7,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.formats import localize
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -16,9 +15,10 @@ from django.utils.timezone import localtime
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_POST
 
-from proxy.admin.core.csp_middleware import set_security_headers
+from proxy.admin.core.lookup_limits import OwnUrls
 from proxy.admin.core.model_admin import ManagedAdmin, ModelForm, ReadOnlyAdmin, refuse_managed
 from proxy.admin.core.number_format import UNKNOWN
+from proxy.admin.core.pages import page
 from proxy.ledger.webhooks import record_test_event, rotate_secret, send_again
 from proxy.models import DeliveryState, EventType, Webhook, WebhookDelivery
 from proxy.models.setup.columns import SEALED
@@ -133,15 +133,11 @@ class WebhookAdmin(ManagedAdmin):
     ) -> HttpResponse:
         return secret_page(request, obj, request.new_secret)  # type: ignore[attr-defined]
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
-        own = [
-            path(
-                "<int:webhook_id>/test/", view(require_POST(self.test)), name="proxy_webhook_test"
-            ),
-            path("<int:webhook_id>/rotate/", view(self.rotate), name="proxy_webhook_rotate"),
-        ]
-        return own + super().get_urls()
+    def own_urls(self) -> OwnUrls:
+        return (
+            ("<int:webhook_id>/test/", require_POST(self.test), "proxy_webhook_test"),
+            ("<int:webhook_id>/rotate/", self.rotate, "proxy_webhook_rotate"),
+        )
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -171,13 +167,8 @@ class WebhookAdmin(ManagedAdmin):
             raise PermissionDenied
         if request.method == "POST":
             return secret_page(request, webhook, rotate_secret(webhook))
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"Rotate the secret of {webhook}",
-            "webhook": webhook,
-        }
-        page = TemplateResponse(request, "admin/proxy/webhook/rotate.html", context)
-        return set_security_headers(page)
+        title = f"Rotate the secret of {webhook}"
+        return page(request, "webhook/rotate", title, webhook=webhook)
 
     def _find(self, request: HttpRequest, webhook_id: int) -> Webhook:
         webhook = self.get_queryset(request).filter(pk=webhook_id).first()
@@ -190,6 +181,7 @@ class WebhookAdmin(ManagedAdmin):
 class WebhookDeliveryAdmin(ReadOnlyAdmin):
     """Events of the last 30 days for each receiver, newest first."""
 
+    heading = "Deliveries"
     empty_text = (
         "Events appear here when a webhook or a mail address gets one. The"
         " page of a webhook sends a test event."
@@ -241,21 +233,14 @@ class WebhookDeliveryAdmin(ReadOnlyAdmin):
     def body_display(self, obj: WebhookDelivery) -> SafeString:
         return format_html('<pre class="mb-json">{}</pre>', obj.event.body)
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        return super().changelist_view(request, {"title": "Deliveries", **(extra_context or {})})
-
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         context["may_send"] = may_send(request.user, context["original"], CHANGE)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(require_POST(self.send))
-        own = [path("<int:delivery_id>/send/", view, name="proxy_webhookdelivery_send")]
-        return own + super().get_urls()
+    def own_urls(self) -> OwnUrls:
+        return (("<int:delivery_id>/send/", require_POST(self.send), "proxy_webhookdelivery_send"),)
 
     def send(self, request: HttpRequest, delivery_id: int) -> HttpResponse:
         """Send the event again, with the same event id."""
@@ -281,12 +266,4 @@ def delivery_url(delivery: WebhookDelivery) -> str:
 @sensitive_variables("secret")
 def secret_page(request: HttpRequest, webhook: Webhook, secret: str) -> HttpResponse:
     """Show the secret in the response to the POST, so that it is never stored in plain text."""
-    context = {
-        **admin.site.each_context(request),
-        "title": f"Webhook {webhook}",
-        "webhook": webhook,
-        "secret": secret,
-    }
-    return set_security_headers(
-        TemplateResponse(request, "admin/proxy/webhook/secret.html", context)
-    )
+    return page(request, "webhook/secret", f"Webhook {webhook}", webhook=webhook, secret=secret)

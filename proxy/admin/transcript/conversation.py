@@ -102,13 +102,18 @@ def read_conversation(
     """
     truncator = Truncator(render_markdown=render_markdown)
     messages = _list(request.get("messages"))
-    first_new = new_from or _first_new(messages)
-    if new_from and _role(messages, first_new) == "assistant":
+    roles = [_dict(message).get("role") for message in messages]
+    first_new = new_from
+    if not new_from:  # the message after the last answer
+        answered = [number for number, role in enumerate(roles, 1) if role == "assistant"]
+        first_new = max(answered, default=0)
+    elif roles[new_from : new_from + 1] == ["assistant"]:
         first_new += 1  # this message repeats the previous answer, so it is not new
     if start is None:
-        start = max(
-            _first_shown(messages, first_new) if new_from else 0, len(messages) - TURNS_PER_PAGE
-        )
+        start = len(messages) - TURNS_PER_PAGE
+        if new_from:  # the answer before the first new turn, or that turn itself
+            at = max(0, min(first_new, len(messages) - 1))
+            start = max(start, at - 1 if at and roles[at - 1] == "assistant" else at)
     start = min(max(0, start), max(0, len(messages) - 1))
     stop = min(len(messages), start + TURNS_PER_PAGE)
     # The answer is read before the turns, because it must fit on the page.
@@ -117,20 +122,28 @@ def read_conversation(
         (f"messages.{number}", messages[number])
         for number in range(start, min(stop + 1, len(messages)))
     )
-    turns = [
-        turn if turn.is_new else replace(turn, has_new_results=_has_new_results(turn, first_new))
-        for number in range(start, stop)
-        if (
-            turn := read_turn(
-                messages[number], number, results, truncator, is_new=number >= first_new
-            )
-        )
-    ]
+    turns = []
+    for number in range(start, stop):
+        is_new = number >= first_new
+        turn = read_turn(messages[number], number, results, truncator, is_new=is_new)
+        if turn is not None:
+            # The path of a result is, for example, messages.7.content.0.
+            paths = [block.result.path for block in turn.blocks if block.result is not None]
+            has_new = not is_new and any(int(path.split(".")[1]) >= first_new for path in paths)
+            turns.append(replace(turn, has_new_results=has_new))
     return Conversation(
-        system=_system(request.get("system"), truncator),
+        system=[
+            read_block(block, path, truncator, {})
+            for path, block in _blocks_of(request.get("system"), "system")
+        ],
         tools=[
-            _tool(tool, f"tools.{i}", truncator)
-            for i, tool in enumerate(_list(request.get("tools")))
+            Block(
+                kind="tool",
+                path=f"tools.{number}",
+                title=as_text(_dict(tool).get("name") or _dict(tool).get("type") or "?"),
+                text=truncator.truncate_json(tool),
+            )
+            for number, tool in enumerate(_list(request.get("tools")))
         ],
         turns=turns,
         answer=answer_turn,
@@ -142,39 +155,12 @@ def read_conversation(
     )
 
 
-def _first_shown(messages: Sequence[Any], first_new: int) -> int:
-    """Return the number of the first turn to show.
-
-    This is the answer before the first new turn, or that turn itself if no answer precedes it.
-    """
-    at = max(0, min(first_new, len(messages) - 1))
-    return at - 1 if _role(messages, at - 1) == "assistant" else at
-
-
-def _role(messages: Sequence[Any], number: int) -> Any:
-    return _dict(messages[number]).get("role") if 0 <= number < len(messages) else None
-
-
-def _has_new_results(turn: Turn, first_new: int) -> bool:
-    results = [block.result.path for block in turn.blocks if block.result is not None]
-    # A path is, for example, messages.7.content.0.
-    return any(int(path.split(".")[1]) >= first_new for path in results)
-
-
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _first_new(messages: Sequence[Any]) -> int:
-    """Return the number of the message after the last assistant message, or 0."""
-    for number in range(len(messages) - 1, -1, -1):
-        if _dict(messages[number]).get("role") == "assistant":
-            return number + 1
-    return 0
 
 
 def _blocks_of(content: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -248,15 +234,6 @@ def read_answer(
     content = _blocks_of(answer.get("content"), f"{owner}answer.content")
     blocks = [read_block(block, path, truncator, results) for path, block in content]
     return Turn(number=None, role="assistant", blocks=blocks, is_new=True)
-
-
-def _system(system: Any, truncator: Truncator) -> list[Block]:
-    return [read_block(block, path, truncator, {}) for path, block in _blocks_of(system, "system")]
-
-
-def _tool(tool: Any, path: str, truncator: Truncator) -> Block:
-    name = as_text(_dict(tool).get("name") or _dict(tool).get("type") or "?")
-    return Block(kind="tool", path=path, title=name, text=truncator.truncate_json(tool))
 
 
 def read_block(block: Any, path: str, truncator: Truncator, results: Results) -> Block:

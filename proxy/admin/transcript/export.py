@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from django.http import HttpResponse
@@ -39,32 +40,27 @@ def jsonl_lines(requests: Sequence[ExportedRequest]) -> Iterator[str]:
     """Yield one JSON line for each message, in order."""
     last: dict[str, str] = {}  # request id -> uuid of its last message
     for request in requests:
-        parent = last.get(request.row.previous_id)
-        if key := request.added.missing_key:
-            head = _line_head(request.row, "encrypted", parent, request.row.created.isoformat())
+        row, added = request.row, request.added
+        parent = last.get(row.previous_id)
+        if key := added.missing_key:
+            head = _line_head(row, "encrypted", parent, row.created)
             yield _encode_line({**head, "type": "system", "content": str(MissingBodyKey(key))})
-        for number, message in enumerate(request.added.messages, request.added.first):
-            line = _line_head(
-                request.row, f"messages.{number}", parent, request.row.created.isoformat()
-            )
-            yield _encode_line({**line, "type": _role(message), "message": message})
+        for number, message in enumerate(added.messages, added.first):
+            line = _line_head(row, f"messages.{number}", parent, row.created)
+            role = message.get("role") if isinstance(message, dict) else None
+            kind = role if role in {"user", "assistant", "system"} else "user"
+            yield _encode_line({**line, "type": kind, "message": message})
             parent = line["uuid"]
-        if request.added.answer is not None:
-            at = (request.row.finished or request.row.created).isoformat()
-            line = _line_head(request.row, "answer", parent, at)
-            answer = {"requestId": request.row.pk, "message": request.added.answer}
+        if added.answer is not None:
+            line = _line_head(row, "answer", parent, row.finished or row.created)
+            answer = {"requestId": row.pk, "message": added.answer}
             yield _encode_line({**line, "type": "assistant", **answer})
             parent = line["uuid"]
         if parent:
-            last[request.row.pk] = parent
+            last[row.pk] = parent
 
 
-def _role(message: Any) -> str:
-    role = message.get("role") if isinstance(message, dict) else None
-    return role if role in {"user", "assistant", "system"} else "user"
-
-
-def _line_head(row: Exchange, part: str, parent: str | None, at: str) -> dict[str, Any]:
+def _line_head(row: Exchange, part: str, parent: str | None, at: datetime) -> dict[str, Any]:
     agent = {"agentId": row.agent_id} if row.agent_id else {}
     return {
         "parentUuid": parent,
@@ -74,7 +70,7 @@ def _line_head(row: Exchange, part: str, parent: str | None, at: str) -> dict[st
         "sessionId": row.session_id or row.pk,
         "version": row.client_version,
         "uuid": str(uuid.uuid5(NAMESPACE, f"{row.pk} {part}")),
-        "timestamp": at.replace("+00:00", "Z"),
+        "timestamp": at.isoformat().replace("+00:00", "Z"),
     }
 
 
@@ -135,15 +131,12 @@ def _render_block(block: Any) -> Iterator[str]:
             for piece in inner if isinstance(inner, list) else [inner]:
                 yield from _render_block(piece)
         case "image" | "document":
-            yield f"_{kind}, {_size(block):,} bytes_\n\n"
+            source = block.get("source")
+            payload = source.get("data") if isinstance(source, dict) else None
+            size = size_of_base64(payload) if isinstance(payload, str) else 0
+            yield f"_{kind}, {size:,} bytes_\n\n"
         case _:
             yield _fence(as_text(block))
-
-
-def _size(block: Mapping[str, Any]) -> int:
-    source = block.get("source")
-    payload = source.get("data") if isinstance(source, dict) else None
-    return size_of_base64(payload) if isinstance(payload, str) else 0
 
 
 def _fence(text: str, language: str = "") -> str:
@@ -159,12 +152,10 @@ def _plain(text: str) -> str:
     return "".join(c if c.isalnum() or c in " -_./,:#()" else "·" for c in " ".join(text.split()))
 
 
-def encode_lines(lines: Iterable[str]) -> bytes:
-    return "".join(lines).encode(errors="backslashreplace")
-
-
-def download_response(body: bytes, name: str) -> HttpResponse:
+def download_response(content: bytes | Iterable[str], name: str) -> HttpResponse:
     """Return a response that a browser saves as a file, and never renders on this origin."""
-    response = HttpResponse(body, content_type="application/octet-stream")
+    if not isinstance(content, bytes):
+        content = "".join(content).encode(errors="backslashreplace")
+    response = HttpResponse(content, content_type="application/octet-stream")
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return set_security_headers(response, csp=BARE_CSP)

@@ -1,11 +1,10 @@
 """The template values for the header of the transcript page: badges, tokens, timing, attempts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from proxy.admin.core.number_format import cost_of, duration
-from proxy.admin.core.outcome_label import outcome_label
+from proxy.admin.core.exchange_text import cost_of, outcome_label
+from proxy.admin.core.number_format import duration
 from proxy.admin.core.time_zone import local_text
 from proxy.ledger.usage.pricing import CLASSES
 from proxy.models import Exchange
@@ -15,37 +14,11 @@ EXACT: Final = "%Y-%m-%d %H:%M:%S.%f"
 BAR_WIDTH: Final = 1000  # width of the SVG bars (tokens, timing) in user units
 
 
-@dataclass(frozen=True, slots=True)
-class TokenClass:
-    """One class of tokens and its segment of the token bar; ``count`` is None if not reported."""
-
-    label: str
-    count: int | None
-    source: str
-    x: float = 0
-    width: float = 0
-    slug: str = ""
-
-    @property
-    def count_text(self) -> str:
-        return "unknown" if self.count is None else f"{self.count:,}"
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One phase of the request on the timing bar; ``x`` and ``width`` are in SVG user units."""
-
-    label: str
-    length: str
-    x: float
-    width: float
-    slug: str
-
-
-def token_classes(exchange: Exchange) -> list[TokenClass]:
+def token_classes(exchange: Exchange) -> list[dict[str, Any]]:
     """Return the disjoint token classes with their segments of the token bar, then reasoning.
 
-    Reasoning tokens are included in the output tokens, so they have no segment of their own.
+    A count is None if it was not reported. Reasoning tokens are included in the output tokens, so
+    they have no segment of their own.
     """
     classes = [
         ("input", exchange.input_tokens, exchange.input_source, "in"),
@@ -53,19 +26,26 @@ def token_classes(exchange: Exchange) -> list[TokenClass]:
         ("cache write 5m", exchange.cache_write_5m_tokens, exchange.cache_write_source, "write"),
         ("cache write 1h", exchange.cache_write_1h_tokens, exchange.cache_write_source, "write"),
         ("output", exchange.output_tokens, exchange.output_source, "out"),
+        ("reasoning", exchange.reasoning_tokens, exchange.reasoning_source, ""),
     ]
-    whole = sum(count or 0 for _, count, _, _ in classes) or 1
-    shown: list[TokenClass] = []
-    x = 0.0
-    for label, count, source, slug in classes:
-        width = BAR_WIDTH * (count or 0) / whole
-        shown.append(TokenClass(label, count, source, round(x, 1), round(width, 1), slug))
-        x += width
-    shown.append(TokenClass("reasoning", exchange.reasoning_tokens, exchange.reasoning_source))
-    return shown
+    segments = _segments([count or 0 for _, count, _, slug in classes if slug])
+    return [
+        {
+            "label": label,
+            "count": count,
+            "count_text": "" if count is None else f"{count:,}",
+            "source": source,
+            "slug": slug,
+            "x": x,
+            "width": width,
+        }
+        for (label, count, source, slug), (x, width) in zip(
+            classes, [*segments, (0, 0)], strict=True
+        )
+    ]
 
 
-def phases(exchange: Exchange) -> list[Phase]:
+def phases(exchange: Exchange) -> list[dict[str, Any]]:
     """Return the phases of the request: queue, gateway, wait for first byte, streaming."""
     total = exchange.total_ms
     if not total or total <= 0:
@@ -79,13 +59,21 @@ def phases(exchange: Exchange) -> list[Phase]:
         ("time to first byte", first - before, "wait"),
         ("streaming", total - first, "flow"),
     ]
-    x = 0.0
-    shown = []
-    for label, length, slug in lengths:
-        width = BAR_WIDTH * length / total
-        shown.append(Phase(label, duration(length), round(x, 1), round(width, 1), slug))
+    return [
+        {"label": label, "length": duration(length), "slug": slug, "x": x, "width": width}
+        for (label, length, slug), (x, width) in zip(
+            lengths, _segments([length for _, length, _ in lengths]), strict=True
+        )
+    ]
+
+
+def _segments(sizes: Sequence[float]) -> Iterable[tuple[float, float]]:
+    """Yield start and width of each size on a bar of ``BAR_WIDTH`` for all of them."""
+    whole, x = sum(sizes) or 1, 0.0
+    for size in sizes:
+        width = BAR_WIDTH * size / whole
+        yield round(x, 1), round(width, 1)
         x += width
-    return shown
 
 
 def facts(exchange: Exchange) -> list[tuple[str, str]]:
@@ -124,11 +112,11 @@ def facts(exchange: Exchange) -> list[tuple[str, str]]:
 
 def _iterations(iterations: Any) -> str:
     """Return the samplings that are charged as text, such as ``compaction 1,000 in, 20 out``."""
-    entries = filter(None, map(_dict, iterations if isinstance(iterations, list) else []))
     return "; ".join(
         f"{each.get('type')}{' of ' + str(each['model']) if each.get('model') else ''} "
         f"{each.get('input') or 0:,} in, {each.get('output') or 0:,} out"
-        for each in entries
+        for each in _dicts(iterations)
+        if each
     )
 
 
@@ -136,20 +124,15 @@ def _price(price: Any) -> str:
     """Return a price as text: model, upstream, first day, and rates per million tokens."""
     if not isinstance(price, dict):
         return ""
+    rates = []
+    for name in CLASSES:
+        if price.get(name) is not None:
+            amount = str(price[name])
+            amount = amount.rstrip("0").rstrip(".") if "." in amount else amount
+            rates.append(f"{name.replace('_', ' ')} ${amount}")
     where = f" at {price['upstream']}" if price.get("upstream") else ""
-    usd = [
-        f"{name.replace('_', ' ')} ${_strip_zeros(price[name])}"
-        for name in CLASSES
-        if price.get(name) is not None
-    ]
     since = f"since {price.get('since')}: " if price.get("since") else ""
-    return f"{price.get('model', '')}{where} {since}{', '.join(usd)} per million tokens".strip()
-
-
-def _strip_zeros(amount: Any) -> str:
-    """Format a decimal number without trailing zeros."""
-    text = str(amount)
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{price.get('model', '')}{where} {since}{', '.join(rates)} per million tokens".strip()
 
 
 def header_context(exchange: Exchange) -> dict[str, Any]:
@@ -163,7 +146,8 @@ def header_context(exchange: Exchange) -> dict[str, Any]:
         "phases": phases(exchange),
         "cost": cost_of(exchange),
         "total_time": duration(exchange.total_ms),
-        "notes": _notes(exchange.notes),
+        # Notes about lost information come first.
+        "notes": sorted(_dicts(exchange.notes), key=lambda note: note.get("fate") not in LOSSY),
         "attempts": _dicts(exchange.attempts),
         "unknown_events": list(_dict(exchange.unknown_events).items()),
     }
@@ -175,8 +159,3 @@ def _dict(value: Any) -> dict[str, Any]:
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _notes(value: Any) -> list[dict[str, Any]]:
-    """Return the translation notes; notes about lost information come first."""
-    return sorted(_dicts(value), key=lambda note: note.get("fate") not in LOSSY)

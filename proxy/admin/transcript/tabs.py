@@ -2,8 +2,13 @@
 
 A replay translates the stored upstream stream again. A pane shows the beginning of a body; the
 whole body is available as a download.
+
+The upstream request is not stored, because it can be computed from the client's request and the
+target. The stored SHA-256 of the request that was sent shows whether the result is byte for byte
+the same.
 """
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,15 +16,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
+
 from proxy.ledger.maintenance.replay_comparison import CannotReplay, Comparison, compare
-from proxy.ledger.transcripts.encoding import FailedAttempt
 from proxy.ledger.transcripts.storage import StoredTranscript
+from proxy.ledger.transcripts.stream_replay import DIALECTS, target_of
 from proxy.limited_work import TooBusy, WorkFailed
 from proxy.models import Exchange
+from translator.errors import TranslatorError
 from translator.stream.sse import format_sse
 
 from .truncation import json_prefix, printable
-from .upstream_request import RebuiltRequest, rebuild_upstream_request
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +36,12 @@ SHOWN_READS: Final = 400
 CURL_BODY: Final = 16 * 1024  # the curl command reads a longer body from a file
 DIFF_LINES: Final = 4000
 
+SAME: Final = "Translated again; byte for byte what was sent."
+OTHER: Final = (
+    "Translated again by this version. It may differ from what was sent in fixed fields of the "
+    "upstream, in reasoning that only the gateway can decrypt, or after an upgrade."
+)
+
 ShownRead = tuple[str, int, str]  # (time or failed attempt, size in bytes, text)
 
 
@@ -37,13 +50,16 @@ class Pane:
     """One body to show: its text, the ``reads`` of its stream, or the reason why it is missing."""
 
     slug: str
-    title: str
     remark: str = ""
     body: str | None = None
     reads: Sequence[ShownRead] = ()
     size: str = ""
     """Size of the whole body, as text."""
     is_truncated: bool = False
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.slug]
 
 
 TITLES: Final[Mapping[str, str]] = {
@@ -63,12 +79,49 @@ SENT_STREAM_REMARK: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltRequest:
+    """A rebuilt request body.
+
+    ``remark`` states whether the body equals the sent one, or why it could not be rebuilt.
+    """
+
+    body: Any = None
+    remark: str = ""
+    size: int = 0
+    """Size of the encoded body, in bytes."""
+    is_sent: bool = False
+    """Whether the body equals the sent one."""
+
+
+def rebuild_upstream_request(stored: StoredTranscript, body: Any = None) -> RebuiltRequest:
+    """Translate the stored client request again, for the target that answered it.
+
+    If the caller has the translated request already, it is passed as ``body``.
+    """
+    if not stored.target.get("dialect"):
+        remark = "The request reached no upstream, so there is no upstream request."
+        return RebuiltRequest(remark=remark)
+    try:
+        if body is None:
+            dialect = DIALECTS[str(stored.target["dialect"])]
+            body = dialect.build_request(stored.request, target_of(stored.target)).body
+    except TranslatorError as exc:
+        return RebuiltRequest(remark=f"This version cannot translate the stored request: {exc}.")
+    except Exception:  # the page must open for data of any older version
+        logger.exception("the upstream request of %s cannot be rebuilt", stored.exchange_id)
+        return RebuiltRequest(remark="This version cannot translate the stored request.")
+    raw = msgspec.json.encode(body)
+    is_sent = hashlib.sha256(raw).hexdigest() == stored.upstream_request_sha256
+    remark = SAME if is_sent else OTHER
+    return RebuiltRequest(body=body, size=len(raw), remark=remark, is_sent=is_sent)
+
+
 class TranscriptBodies:
     """All bodies of one exchange. The stored stream is translated again at most once."""
 
-    def __init__(self, stored: StoredTranscript, row: Exchange) -> None:
+    def __init__(self, stored: StoredTranscript) -> None:
         self.stored = stored
-        self.row = row
 
     @cached_property
     def replay(self) -> Comparison | str:
@@ -109,11 +162,9 @@ class TranscriptBodies:
 
 def _json_pane(slug: str, value: Any, max_chars: int, size: str = "", remark: str = "") -> Pane:
     if value is None:
-        return Pane(slug=slug, title=TITLES[slug], remark=remark or "This body is not stored.")
+        return Pane(slug=slug, remark=remark or "This body is not stored.")
     text, truncated = json_prefix(value, max_chars)
-    return Pane(
-        slug=slug, title=TITLES[slug], remark=remark, body=text, size=size, is_truncated=truncated
-    )
+    return Pane(slug=slug, remark=remark, body=text, size=size, is_truncated=truncated)
 
 
 def _upstream_stream_pane(stored: StoredTranscript, max_chars: int) -> Pane:
@@ -121,28 +172,29 @@ def _upstream_stream_pane(stored: StoredTranscript, max_chars: int) -> Pane:
 
     The response bodies of failed attempts come first. Invalid UTF-8 is replaced by U+FFFD.
     """
-    title, reads = TITLES["stream"], stored.upstream_reads
+    reads = stored.upstream_reads
     if not reads and not stored.failed:
-        return Pane(slug="stream", title=title, remark="No bytes of the upstream are stored.")
+        return Pane(slug="stream", remark="No bytes of the upstream are stored.")
     remark = FAILED_ATTEMPTS_REMARK if stored.failed else ""
     size = f"{len(stored.upstream_body):,} bytes"
     if reads:
         size += f" in {len(reads):,} reads"
     error_chars = max_chars // 4 if reads else max_chars  # limit of each failed attempt's body
     parts = [
-        *((_attempt_title(each), each.body.text, error_chars) for each in stored.failed),
+        *(
+            (
+                f"attempt {each.number + 1}, {each.upstream}: status {each.status}",
+                each.body.text,
+                error_chars,
+            )
+            for each in stored.failed
+        ),
         *((f"{ms:,.1f} ms", chunk, max_chars) for ms, chunk in reads),
     ]
     decoded = ((at, raw[:limit].decode(errors="replace"), len(raw)) for at, raw, limit in parts)
     shown, truncated = _fit_reads(decoded, max_chars)
     truncated = truncated or any(len(each.body.text) > error_chars for each in stored.failed)
-    return Pane(
-        slug="stream", title=title, remark=remark, reads=shown, size=size, is_truncated=truncated
-    )
-
-
-def _attempt_title(attempt: FailedAttempt) -> str:
-    return f"attempt {attempt.number + 1}, {attempt.upstream}: status {attempt.status}"
+    return Pane(slug="stream", remark=remark, reads=shown, size=size, is_truncated=truncated)
 
 
 def _request_size(stored: StoredTranscript) -> int:
@@ -156,9 +208,8 @@ def _request_size(stored: StoredTranscript) -> int:
 
 
 def _sent_stream_pane(comparison: Comparison | str, max_chars: int) -> Pane:
-    title = TITLES["sent"]
     if isinstance(comparison, str):
-        return Pane(slug="sent", title=title, remark=comparison)
+        return Pane(slug="sent", remark=comparison)
     frames = (
         (f"{ms:,.1f} ms", text, len(text.encode(errors="replace")))
         for ms, text in sent_frames(comparison)
@@ -166,7 +217,6 @@ def _sent_stream_pane(comparison: Comparison | str, max_chars: int) -> Pane:
     shown, truncated = _fit_reads(frames, max_chars)
     return Pane(
         slug="sent",
-        title=title,
         remark=SENT_STREAM_REMARK,
         reads=shown,
         size=f"{len(comparison.replayed.events):,} events",
@@ -194,25 +244,15 @@ def sent_frames(comparison: Comparison) -> Iterator[tuple[float, str]]:
             yield ms, "".join(format_sse(event["type"], event) for event in events)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """The template values of the replay tab.
+def replay_result(bodies: TranscriptBodies) -> dict[str, Any]:
+    """Return the template values of the replay tab.
 
     ``lines`` is the diff of the stored and the new answer: (kind, text), where ``kind`` is add,
     del, hunk or same.
     """
-
-    remark: str = ""
-    same: bool = False
-    lines: Sequence[tuple[str, str]] = ()
-    events: int = 0
-    same_request: bool = False
-
-
-def replay_result(bodies: TranscriptBodies) -> Replay:
     comparison = bodies.replay
     if isinstance(comparison, str):
-        return Replay(remark=comparison)
+        return {"remark": comparison}
     remark, lines = "", []
     if not comparison.same:
         try:
@@ -225,13 +265,13 @@ def replay_result(bodies: TranscriptBodies) -> Replay:
             remark = (
                 "The answers differ and are too long for a diff on this page; use manage.py replay."
             )
-    return Replay(
-        remark=remark,
-        same=comparison.same,
-        lines=lines,
-        events=len(comparison.replayed.events),
-        same_request="byte for byte" in bodies.upstream_request(with_stream=True).remark,
-    )
+    return {
+        "remark": remark,
+        "same": comparison.same,
+        "lines": lines,
+        "events": len(comparison.replayed.events),
+        "same_request": bodies.upstream_request(with_stream=True).is_sent,
+    }
 
 
 def curl_command(exchange: Exchange, stored: StoredTranscript, base_url: str) -> str:

@@ -88,11 +88,15 @@ def test_a_view_is_saved_opened_and_deleted(root):
     saved = root.post(f"{URL}views/", {"name": "Bad <b>days</b>", "query": query}, follow=True)
 
     [view] = saved.context["saved"]
-    assert (view.name, view.url, view.current) == ("Bad <b>days</b>", "?result=failed", True)
+    assert (view["name"], view["url"], view["current"]) == (
+        "Bad <b>days</b>",
+        "?result=failed",
+        True,
+    )
     assert "<b>days" not in saved.content.decode()
-    assert ids_on(root.get(URL + view.url)) == {failed.pk}
-    assert root.get(f"{URL}views/{view.pk}/delete/").status_code == 405
-    root.post(f"{URL}views/{view.pk}/delete/")
+    assert ids_on(root.get(URL + view["url"])) == {failed.pk}
+    assert root.get(f"{URL}views/{view['pk']}/delete/").status_code == 405
+    root.post(f"{URL}views/{view['pk']}/delete/")
     assert not SavedView.objects.exists()
 
 

@@ -50,7 +50,7 @@ ALLOWED = {
     ("reads json without limits", "proxy/gateway/webhooks.py"): "a body that the gateway wrote",
     ("reads json without limits", "proxy/reports/core/rendering.py"): "a cursor of the API; any other text is a 400",
     ("reads json without limits", "proxy/reports/core/json_bodies.py"): "parses after the values are counted; too deep is a 400",
-    ("compares secrets", "proxy/admin/transcript/upstream_request.py"): "a digest of a body that both callers may read",
+    ("compares secrets", "proxy/admin/transcript/tabs.py"): "a digest of a body that both callers may read",
     ("compares secrets", "proxy/admin/setup/upstream_form.py"): "the placeholder for an unchanged secret",
     ("compares secrets", "proxy/ledger/maintenance/verifier.py"): "digests of rows, which a reader of the rows can compute",
     ("compares secrets", "proxy/ledger/archive/outbox.py"): "digests of transcripts, which a reader of the files can compute",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.admin.dashboard.svg_charts import (
+from proxy.admin.dashboard.charts import (
     LEFT,
     NARROW,
     PLOT_HEIGHT,

@@ -41,11 +41,11 @@ def seed(count, *, hours=0.0, upstream="openai", **closing):
 
 
 def upstream_rows(answer):
-    return {row.name: row for row in answer.context["health"].upstreams}
+    return {row["name"]: row for row in answer.context["health"]["upstreams"]}
 
 
 def numbers(period):
-    return period.requests, period.errors, period.first_byte
+    return period["requests"], period["errors"], period["first_byte"]
 
 
 def rows_behind(client, url):
@@ -78,16 +78,16 @@ def test_an_upstream_shows_its_last_hour_and_day(root):
     found = upstream_rows(root.get(URL))
 
     assert list(found) == ["openai", "vllm"]
-    hour, day = found["openai"].periods
+    hour, day = found["openai"]["periods"]
     assert numbers(hour)[:2] == ("4", "25 %")
     assert numbers(day)[:2] == ("8", "12 %")
-    assert hour.first_byte.split(" / ")[0] != day.first_byte.split(" / ")[1]
-    assert numbers(found["vllm"].periods[0]) == ("0", "", "—")
-    assert rows_behind(root, hour.url) == 4
-    assert rows_behind(root, hour.errors_url) == 1
-    assert rows_behind(root, day.url) == rows_behind(root, found["openai"].url) == 8
-    assert [rows_behind(root, bar.url) for bar in found["openai"].bars] == [4, 4, 1]
-    assert [bar.slug for bar in found["openai"].bars] == ["good", "good", "bad"]
+    assert hour["first_byte"].split(" / ")[0] != day["first_byte"].split(" / ")[1]
+    assert numbers(found["vllm"]["periods"][0]) == ("0", "", "—")
+    assert rows_behind(root, hour["url"]) == 4
+    assert rows_behind(root, hour["errors_url"]) == 1
+    assert rows_behind(root, day["url"]) == rows_behind(root, found["openai"]["url"]) == 8
+    assert [rows_behind(root, bar.url) for bar in found["openai"]["bars"]] == [4, 4, 1]
+    assert [bar.slug for bar in found["openai"]["bars"]] == ["good", "good", "bad"]
 
 
 def test_an_upstream_in_use_is_shown_without_requests(root, client):
@@ -112,11 +112,11 @@ def test_a_cooldown_is_shown_with_its_failures_and_time(root, registered_cooldow
 
     found = upstream_rows(root.get(URL))
 
-    [shown] = found["openai"].cooldowns
+    [shown] = found["openai"]["cooldowns"]
     left_s = re.fullmatch(r"gpt-5.2 is tried last for (\S+) s, after 6 failures in a row", shown)
     assert began + 40 - time.monotonic() <= float(left_s[1]) + 0.05
     assert float(left_s[1]) <= 40
-    assert found["vllm"].cooldowns == []
+    assert found["vllm"]["cooldowns"] == []
 
 
 def test_the_time_of_a_cooldown_is_that_until_its_end(registered_cooldown):
@@ -142,9 +142,9 @@ def test_running_requests_are_counted_with_their_sessions(root, running):
 
     page = root.get(URL)
 
-    now_ = page.context["health"].running
-    assert (now_.count, len(now_.sessions), now_.more) == (6, 3, 2)
-    assert upstream_rows(page)["openai"].running == 6
+    now_ = page.context["health"]["running"]
+    assert (now_["count"], len(now_["sessions"]), now_["more"]) == (6, 3, 2)
+    assert upstream_rows(page)["openai"]["running"] == 6
     text = " ".join(page.content.decode().split())
     assert "6 running requests" in text
     assert "and 2 more" in text
@@ -191,21 +191,23 @@ def test_users_and_sessions_are_ranked_with_links(root):
 
     page = root.get(URL)
 
-    by = {ranking.slug: ranking.rows for ranking in page.context["rankings"]}
-    assert [(row.name, row.requests) for row in by["user"]] == [("ada", "3"), ("ben", "1")]
-    assert rows_behind(root, by["user"][0].url) == 3
-    assert [row.name for row in by["session"]] == ["Which files are here?"] * 2
-    assert root.get(by["session"][0].url).context["session"] == "session-of-ada-0"
-    assert by["session"][0].cost == by["user"][0].cost
+    by = {ranking["slug"]: ranking["rows"] for ranking in page.context["rankings"]}
+    assert [(row["name"], row["requests"]) for row in by["user"]] == [("ada", "3"), ("ben", "1")]
+    assert rows_behind(root, by["user"][0]["url"]) == 3
+    assert [row["name"] for row in by["session"]] == ["Which files are here?"] * 2
+    assert root.get(by["session"][0]["url"]).context["session"] == "session-of-ada-0"
+    assert by["session"][0]["cost"] == by["user"][0]["cost"]
     assert "mb-failed" not in page.content.decode()  # a link needs a text
 
 
 def test_requests_without_a_user_have_no_link(root):
     write_to_database([factories.exchange_records(at=now(), closing=FAILED)])
 
-    by = {ranking.slug: ranking.rows for ranking in root.get(URL).context["rankings"]}
+    by = {ranking["slug"]: ranking["rows"] for ranking in root.get(URL).context["rankings"]}
 
-    assert [(row.name, row.url, row.errors_url) for row in by["user"]] == [("no user", "", "")]
+    assert [(row["name"], row["url"], row["errors_url"]) for row in by["user"]] == [
+        ("no user", "", "")
+    ]
     assert "session" not in by
 
 
@@ -232,4 +234,4 @@ def test_sandbox_requests_need_no_price(root):
     spend = {card.label: card for card in page.context["cards"]}["Cost"]
     assert spend.value == "no price"
     assert spend.detail == "2 requests of the sandbox, without a price"
-    assert page.context["banner"] == ()
+    assert page.context["banner"] == []

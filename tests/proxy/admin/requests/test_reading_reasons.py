@@ -155,10 +155,7 @@ def test_the_form_leads_only_to_pages_of_the_admin(auditor, target):
     assert answer["Location"] == ("/admin/../x" if target == "/admin/../x" else "/admin/")
 
 
-def test_the_form_needs_the_permission_to_read_and_a_known_object(client):
-    client.force_login(factories.staff("rita", "view_exchange"))
-    assert client.get("/admin/reading-reason/?kind=request&id=r").status_code == 403
-
+def test_the_form_needs_a_known_object(client):
     client.force_login(factories.superuser())
     for query in ("kind=ledger", "kind=team&id=r", f"kind=request&id={'r' * 201}"):
         assert client.get(f"/admin/reading-reason/?{query}").status_code == 404

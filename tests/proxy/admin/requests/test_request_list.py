@@ -206,7 +206,7 @@ def test_rows_can_be_grouped_by_session(root):
     text = page.content.decode()
 
     groups = page.context_data["groups"]
-    assert [(group.title, len(group.rows)) for group in groups][:2] == [
+    assert [(group["title"], len(group["rows"])) for group in groups][:2] == [
         ("Question 1", 2),
         ("Question 0", 2),
     ]

@@ -100,14 +100,3 @@ def test_broken_base64_is_not_served(root):
     exchange = factories.record(body=factories.request_body(messages=[message]))
 
     assert media(root, exchange, "messages.0.content.0").status_code == 404
-
-
-def test_a_foreign_team_and_a_user_without_transcripts_see_no_image(client, exchange):
-    client.force_login(
-        factories.staff("eve", "view_exchange", "view_transcript", groups=("team:research",))
-    )
-    foreign = media(client, exchange, "messages.1.content.0").status_code
-    client.force_login(factories.staff("olga", "view_exchange", groups=("team:platform",)))
-
-    assert foreign == 404
-    assert media(client, exchange, "messages.1.content.0").status_code == 403

@@ -2,37 +2,38 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.timezone import now
 from django.views.decorators.http import require_GET
 
-from proxy.admin.core.csp_middleware import set_security_headers
-from proxy.admin.core.permissions import READ_TRANSCRIPT, require_reader
-from proxy.admin.core.session_links import session_url, short_id
-from proxy.admin.core.time_zone import midnight
+from proxy.admin.core.exchange_text import session_url, short_id
+from proxy.admin.core.pages import (
+    READ_TRANSCRIPT,
+    page,
+    query_string,
+    require_reader,
+    team_names,
+    whole_number,
+)
+from proxy.admin.core.time_zone import midnight, parse_day
 from proxy.admin.transcript.truncation import printable
 from proxy.ledger.database.access import QueryTimeout, with_query_timeout
 from proxy.ledger.search.query import MAX_QUERY, InvalidQuery
-from proxy.ledger.search.search import Page, Result, SearchTooSlow
+from proxy.ledger.search.search import Page, SearchTooSlow
 from proxy.models.ledger_names import person_ids
 from proxy.permissions.row_permissions import (
-    reader_of_user,
+    Reader,
     visible_exchanges,
     visible_keys,
-    visible_teams,
 )
 from proxy.transcript_search import Filters, off_reason, search_transcripts
 
 PER_PAGE: Final = 20
-MAX_TEAMS: Final = 200
 MAX_VALUE: Final = 200  # characters of a filter
 MAX_DIGITS: Final = 18  # of a position
 TOO_SLOW: Final = "The search took too long and was stopped. Use a longer or rarer word."
@@ -56,8 +57,8 @@ class SearchForm:
         values = {
             "q": self.text, "team": one.team, "key": one.key, "user": one.user, "model": one.model,
             "since": self.since, "until": self.until,
-        } | changes  # fmt: skip
-        return "?" + urlencode({name: value for name, value in values.items() if value})
+        }  # fmt: skip
+        return query_string(values | changes)
 
 
 def parse_form(query: Mapping[str, str]) -> SearchForm:
@@ -66,9 +67,7 @@ def parse_form(query: Mapping[str, str]) -> SearchForm:
     def value(name: str) -> str:
         return query.get(name, "")[:MAX_VALUE].replace("\x00", "").strip()
 
-    since, until = _parse_day(value("since")), _parse_day(value("until"))
-    below = query.get("below", "")
-    is_position = below.isascii() and below.isdigit() and len(below) <= MAX_DIGITS
+    since, until = parse_day(value("since")), parse_day(value("until"))
     return SearchForm(
         text=query.get("q", "").strip(),
         filters=Filters(
@@ -81,76 +80,52 @@ def parse_form(query: Mapping[str, str]) -> SearchForm:
         ),
         since=since.isoformat() if since else "",
         until=until.isoformat() if until else "",
-        below=int(below) if is_position else None,
+        below=whole_number(query.get("below", ""), MAX_DIGITS),
     )
-
-
-def _parse_day(text: str) -> date | None:
-    try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        return None
-    return day if date(2000, 1, 1) < day < date(2200, 1, 1) else None
 
 
 @require_GET
 def search_view(request: HttpRequest) -> HttpResponse:
     """Show the texts that match, newest first, with filters beside them."""
-    require_reader(request)
-    if not request.user.has_perm(READ_TRANSCRIPT):
-        raise PermissionDenied
+    reader = require_reader(request, READ_TRANSCRIPT)
     form = parse_form(request.GET.dict())
-    page, error = Page((), None), ""
-    reason = off_reason()
+    found, error, reason = Page((), None), "", off_reason()
     if form.text and not reason:
-        page, error = _search(request, form)
-    reader = reader_of_user(request.user)
-    teams = visible_teams(reader).order_by("name").values_list("name", flat=True)
-    context = {
-        **admin.site.each_context(request),
-        "title": "Search",
-        "form": form,
-        "off_reason": reason,
-        "error": error,
-        "results": [_shown(result) for result in page.results],
-        "teams": list(teams[:MAX_TEAMS]),
-        "first": form.url() if form.below is not None else "",
-        "older": form.url(below=page.next_position) if page.next_position is not None else "",
-        "max_query": MAX_QUERY,
-    }
-    return set_security_headers(TemplateResponse(request, "admin/proxy/search/page.html", context))
-
-
-def _search(request: HttpRequest, form: SearchForm) -> tuple[Page, str]:
-    """Return the page of results, and an error message or ""."""
-    try:
-        page = search_transcripts(
-            reader_of_user(request.user),
-            form.text,
-            form.filters,
-            limit=PER_PAGE,
-            below=form.below,
-        )
-    except InvalidQuery as error:
-        message = str(error)
-        return Page((), None), f"{message[:1].upper()}{message[1:]}."
-    except SearchTooSlow:
-        return Page((), None), TOO_SLOW
-    return page, ""
-
-
-def _shown(result: Result) -> dict[str, Any]:
-    row = result.exchange
-    return {
-        "row": row,
-        "kind": result.kind,
-        "fragments": [(printable(one.text), one.matched) for one in result.fragments],
-        "cut_before": result.is_cut_before,
-        "cut_after": result.is_cut_after,
-        "url": reverse("admin:proxy_exchange_change", args=[row.pk]),
-        "session_url": session_url(row.session_id) if row.session_id else "",
-        "session": short_id(row.session_id),
-    }
+        try:
+            found = search_transcripts(
+                reader, form.text, form.filters, limit=PER_PAGE, below=form.below
+            )
+        except InvalidQuery as exc:
+            error = f"{str(exc)[:1].upper()}{str(exc)[1:]}."
+        except SearchTooSlow:
+            error = TOO_SLOW
+    return page(
+        request,
+        "search/page",
+        "Search",
+        form=form,
+        off_reason=reason,
+        error=error,
+        results=[
+            {
+                "row": result.exchange,
+                "kind": result.kind,
+                "fragments": [(printable(one.text), one.matched) for one in result.fragments],
+                "cut_before": result.is_cut_before,
+                "cut_after": result.is_cut_after,
+                "url": reverse("admin:proxy_exchange_change", args=[result.exchange.pk]),
+                "session_url": session_url(result.exchange.session_id)
+                if result.exchange.session_id
+                else "",
+                "session": short_id(result.exchange.session_id),
+            }
+            for result in found.results
+        ],
+        teams=team_names(reader),
+        first=form.url() if form.below is not None else "",
+        older=form.url(below=found.next_position) if found.next_position is not None else "",
+        max_query=MAX_QUERY,
+    )
 
 
 @require_GET
@@ -160,13 +135,13 @@ def go_view(request: HttpRequest) -> HttpResponse:
     Only requests and keys that the user may see are looked up, so the page that follows does not
     show whether others exist.
     """
-    require_reader(request)
+    reader = require_reader(request)
     text = request.GET.get("q", "").replace("\x00", "").strip()[: MAX_QUERY + 1]
-    return HttpResponseRedirect(_target(request, text))
+    may_search = request.user.has_perm(READ_TRANSCRIPT)
+    return HttpResponseRedirect(_target(reader, text, may_search=may_search))
 
 
-def _target(request: HttpRequest, text: str) -> str:
-    reader = reader_of_user(request.user)
+def _target(reader: Reader, text: str, *, may_search: bool) -> str:
     rows = visible_exchanges(reader)
     requests = reverse("admin:proxy_exchange_changelist")
     if text and rows.filter(pk=text).exists():
@@ -177,16 +152,15 @@ def _target(request: HttpRequest, text: str) -> str:
     if len(keys) == 1:
         return f"{requests}?{urlencode({'key_id': keys[0]})}"
     for column, values in (("user", person_ids(text)), ("model_requested", [text])):
-        if text and _is_recent(request, column, values):
+        if text and _is_recent(reader, column, values):
             return f"{requests}?{urlencode({column: text})}"
-    if keys or not request.user.has_perm(READ_TRANSCRIPT):
-        return f"{requests}?{urlencode({'q': text})}"
-    return f"{reverse('admin:proxy_search')}?{urlencode({'q': text})}"
+    page_url = reverse("admin:proxy_search") if may_search and not keys else requests
+    return f"{page_url}?{urlencode({'q': text})}"
 
 
-def _is_recent(request: HttpRequest, column: str, values: Sequence[str]) -> bool:
+def _is_recent(reader: Reader, column: str, values: Sequence[str]) -> bool:
     """Return whether a visible request of the last days has one of these values."""
-    rows = visible_exchanges(reader_of_user(request.user)).filter(created__gte=now() - RECENT)
+    rows = visible_exchanges(reader).filter(created__gte=now() - RECENT)
     try:
         with with_query_timeout(LOOKUP_S):
             return rows.filter(**{f"{column}__in": values}).exists()
