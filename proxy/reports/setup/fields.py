@@ -104,6 +104,11 @@ class TypedValue(serializers.JSONField):
         return data
 
 
+NOT_IN_OPENAPI: Final = {"default", "discriminator", "propertyNames"}
+"""Keywords of the schemas of msgspec that OpenAPI 3.0 lacks, or that refer to ``$defs``."""
+NULL: Final = {"type": "null"}
+
+
 class TypedValueSchema(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]  # the library has no types
     """Describe the values of a column for drf-spectacular by the type that the column declares."""
 
@@ -115,12 +120,24 @@ class TypedValueSchema(OpenApiSerializerFieldExtension):  # type: ignore[no-unty
         )
 
         def inlined(part: Any) -> Any:
+            """Write JSON Schema 2020-12, which msgspec makes, as OpenAPI 3.0."""
             if isinstance(part, list):
                 return [inlined(each) for each in part]
             if not isinstance(part, dict):
                 return part
             if "$ref" in part:
                 return inlined(defs[part["$ref"].rpartition("/")[2]])
-            return {name: inlined(each) for name, each in part.items() if name != "default"}
+            written = {
+                name: inlined(each)
+                for name, each in part.items()
+                if name not in NOT_IN_OPENAPI and (name, each) != ("required", [])
+            }
+            for bound in ("minimum", "maximum"):
+                if (exclusive := f"exclusive{bound.capitalize()}") in written:
+                    written |= {bound: written[exclusive], exclusive: True}
+            if (choices := written.get("anyOf")) and NULL in choices:
+                written["anyOf"] = [choice for choice in choices if choice != NULL]
+                written["nullable"] = True
+            return written
 
         return cast("dict[str, Any]", inlined(schema))

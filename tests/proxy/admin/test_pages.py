@@ -209,7 +209,7 @@ def test_unreadable_rows_have_a_notice_for_users_who_see_everything(root, client
     assert [notice.text for notice in listed] == [
         f"Key {key.pk}: limits cannot be read; it is skipped.",
         f"Upstream {upstream.pk}: secret cannot be read; it is skipped.",
-        'Upstream v cannot be used: a secret is {"env": "NAME"} or {"file": "/path"}.',
+        'Upstream v cannot be used: a secret is { env = "NAME" } or { file = "/path" }.',
     ]
     assert of_member == []
     assert (pages, lists) == ([200] * 3, [200] * 2)

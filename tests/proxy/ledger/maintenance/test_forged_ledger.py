@@ -112,7 +112,7 @@ def test_a_published_head_is_no_signature_of_links(heads: Path) -> None:
 
 def test_a_deleted_transcript_without_a_record_of_its_deletion(heads: Path) -> None:
     Transcript.objects.filter(pk=exchange_id(3)).delete()
-    Team.objects.update(retention_days=0)
+    Team.objects.update(retention_days=1)
     assert f"body: {exchange_id(3)}" in findings()
 
     note = retention.deletion_note(None, datetime.now(UTC) + timedelta(days=1), 1)

@@ -119,7 +119,7 @@ def forge_a_deletion() -> None:
 
 def extend_a_deletion() -> None:
     list(retention.prune_transcripts(LATER, FOR_PURGE))
-    Team.objects.update(retention_days=0)
+    Team.objects.update(retention_days=1)
     Transcript.objects.filter(pk=ROW).delete()
     link = HashChainLink.objects.exclude(note="").order_by("-sequence")[0]
     link.note = retention.deletion_note(None, LATER + timedelta(days=1), 1)
