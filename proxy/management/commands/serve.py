@@ -11,7 +11,7 @@ from django.db import DatabaseError, connection
 
 from proxy import log_format
 from proxy.bootstrap import data_directory, env_check, first_start, wait_for_database
-from proxy.bootstrap.sandbox import app as sandbox
+from proxy.bootstrap.sandbox import server as sandbox
 from proxy.checks import INSTALLATION, refuse_unsafe_settings
 from proxy.conf import conf
 from proxy.config import apply, load

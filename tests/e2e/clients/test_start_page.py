@@ -15,7 +15,7 @@ from typing import Self
 
 import pytest
 
-from proxy.bootstrap.sandbox.app import free_socket, running
+from proxy.bootstrap.sandbox.server import free_socket, running
 from tests.fakes.servers.gateway import REPOSITORY, Gateway
 from tests.waiting import until
 

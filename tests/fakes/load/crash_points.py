@@ -26,7 +26,7 @@ POINTS = (
     "proxy.gateway.request.request:Request.store_upstream_bytes", "proxy.gateway.upstream.attempt:Attempt.deliver", "proxy.gateway.request.request:Request.accept", "translator.message_stream.events_to_message:MessageFold.feed",
     "proxy.gateway.request.request:Request.first_content_sent", "proxy.gateway.request.request:Request.take_unsaved_reads", "proxy.gateway.request.request:close_record",
     "proxy.ledger.recorder:Recorder.begin_close", "proxy.ledger.journal.journal:Journal.append", "proxy.ledger.journal.journal:Journal._commit",
-    "proxy.ledger.journal.segments:Segment.append", "proxy.ledger.journal.journal:Journal._resolve_in_loop", "proxy.ledger.posting.drainer:Drainer.run_round", "proxy.ledger.posting.journal_posting:_post_some",
+    "proxy.ledger.journal.segments:Segment.append", "proxy.ledger.journal.journal:Journal._resolve_in_loop", "proxy.ledger.posting.drainer:Drainer.run_round", "proxy.ledger.posting.journal_posting:_read_batch",
     "proxy.ledger.posting.journal_posting:_post", "proxy.ledger.posting.ledger_writer:write_to_database", "proxy.ledger.journal.reader:JournalReader.mark_posted",
     "proxy.ledger.posting.drainer:save_drain_watermark", "proxy.ledger.posting.journal_posting:remove_posted_segments", "proxy.ledger.journal.reader:JournalReader.save_watermark",
     "proxy.ledger.posting.orphans:_next_records", "proxy.ledger.journal.reader:JournalReader.ready_ids", "proxy.ledger.journal.reader:JournalReader.read", "proxy.ledger.journal.locks:take",

@@ -15,7 +15,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils.timezone import now
 
 from proxy.bootstrap.doctor import run_checks
-from proxy.bootstrap.sandbox.app import free_socket, running
+from proxy.bootstrap.sandbox.server import free_socket, running
 from proxy.models import ApiKey, ModelLesson, Pause, Price, Route, RouteTarget, Team, Upstream
 from tests.proxy.admin import factories
 

@@ -5,7 +5,6 @@ import json
 import httpx
 import pytest
 
-from proxy.bootstrap.sandbox.app import free_socket, running
 from proxy.bootstrap.sandbox.script import (
     SandboxRequest,
     build_response,
@@ -13,6 +12,7 @@ from proxy.bootstrap.sandbox.script import (
     is_harmless,
     sample_value,
 )
+from proxy.bootstrap.sandbox.server import free_socket, running
 from tests.for_each import for_each
 
 TOOL = {
