@@ -12,7 +12,8 @@ USAGE: dict[str, Any] = {
     "negative": -5,
     "huge": 10**18,
     "null": None,
-    "text": "12",
+    "text": "12",  # is read as a number
+    "words": "twelve",
     "nan": float("nan"),
 }
 INCOMPLETE = {"max_output_tokens", "content_filter"}
