@@ -141,10 +141,11 @@ class _Apply:
                 if reissued:
                     by_digest[given["digest"]] = key
                 if reissued and old:
-                    by_digest.pop(old["digest"], None)
                     freed.append(key.pk)
                     if revoked and not dropped:
                         replaced.append((key, old, revoked))
+                    else:  # another key of the file may have the secret now
+                        by_digest.pop(old["digest"], None)
         for name, key in self.keys.left_out():
             revoked = key.revoked or timezone.now()
             self.keys.unmanage(key, name, "revoked", revoked=revoked, dropped=key.revoked is None)
