@@ -21,6 +21,7 @@ from proxy.models import (
     RouteTarget,
     Team,
     Upstream,
+    WebhookEvent,
 )
 from proxy.secrets import ConfigError, digest_of
 
@@ -359,6 +360,36 @@ def test_an_upstream_that_a_route_of_the_admin_uses_is_not_deleted(toml):
 
     with pytest.raises(ConfigError, match="route 'mine' of the admin still has it as a target"):
         lines("")
+
+
+def test_an_upstream_with_a_mistake_is_not_gone_from_the_file(toml):
+    lines(toml)
+    vllm = Upstream.objects.get(name="vllm")
+    vllm.store_secret("sk-typed")
+    vllm.save()
+    other = toml.replace(vllm.base_url, "http://other:8000/v1")
+    assert other != toml
+
+    with pytest.raises(ConfigError) as caught:
+        lines(other)
+
+    assert str(caught.value).startswith("upstreams[1].base_url: 'http://other:8000/v1', but the")
+    assert "gone" not in str(caught.value)
+
+
+def test_a_webhook_gets_no_events_of_the_file_that_creates_it():
+    upstream = (
+        '[[upstreams]]\nname = "u"\ndialect = "chat"\nbase_url = "http://vllm/v1"\nenabled = {}\n'
+    )
+    webhook = '[[webhooks]]\nname = "w"\nurl = "https://a.example"\nsecret = { env = "W" }\n'
+
+    lines(upstream.format("false") + webhook)
+    assert not WebhookEvent.objects.exists()
+    lines(upstream.format("true") + webhook)
+    lines(upstream.format("false") + webhook)
+
+    (event,) = WebhookEvent.objects.all()
+    assert (event.type, event.deliveries.count()) == ("upstream.disabled", 1)
 
 
 def test_a_price_of_an_upstream_that_is_gone_from_the_file_is_a_mistake(toml):
