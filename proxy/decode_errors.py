@@ -12,7 +12,7 @@ UNKNOWN: Final = re.compile(
     r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<at>.*)`)?$"
 )
 STEP: Final = re.compile(r"\.(?P<key>\w+)|\[(?P<place>\d+)\]")
-SECRET: Final = re.compile(r"\.client_secret\b")
+SECRET: Final = re.compile(r"\.(client_secret|proxy_auth)\b")
 AT: Final = re.compile(r" - at `(?:key in )?\$")
 """The text before the path in msgspec's message. A backtick at the end of the message ends the
 path."""

@@ -36,7 +36,7 @@ STAGES = {  # the functions of proxy.ledger in which each begins
     "decode": ("posting.ledger_writer:group_records",),
     "split bodies, compress streams": (
         "posting.ledger_writer:ExchangeRecords.pack",
-        "posting.ledger_writer:_conversations",
+        "posting.ledger_writer:ExchangeRecords.conversation",
     ),
     "rows": (
         "posting.ledger_writer:blank_row",
@@ -57,7 +57,7 @@ STAGES = {  # the functions of proxy.ledger in which each begins
     "new names": ("posting.drift:NewNameRecorder.note",),
     "budgets, keys, prices": (
         "posting.budget_sync:apply_closed_rows",
-        "posting.key_last_used:update_last_used",
+        "posting.ledger_writer:update_last_used",
         "usage.pricing:PriceList.load",
     ),
     "mark as posted": ("journal.reader:JournalReader.mark_posted",),

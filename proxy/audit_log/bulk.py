@@ -19,6 +19,12 @@ class Batch:
     names: dict[tuple[Any, Any], str] = field(default_factory=dict)
     """The names of rows by model and primary key, so that none is read twice."""
 
+    def write(self) -> None:
+        """Write the entries so far, and send the signal of each, which stores its event."""
+        entries, self.entries = self.entries, []
+        for entry in AuditEntry.objects.bulk_create(entries, BATCH):
+            post_save.send(AuditEntry, instance=entry, created=True, raw=False, update_fields=None)
+
 
 _batch: Final[ContextVar[Batch | None]] = ContextVar("audit-batch", default=None)
 current_batch: Final = _batch.get
@@ -33,5 +39,4 @@ def in_bulk() -> Iterator[Batch]:
         yield batch
     finally:
         _batch.reset(token)
-    for entry in AuditEntry.objects.bulk_create(batch.entries, BATCH):
-        post_save.send(AuditEntry, instance=entry, created=True, raw=False, update_fields=None)
+    batch.write()

@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.utils import timezone
 
-from proxy.audit_log.bulk import in_bulk
+from proxy.audit_log.bulk import Batch, in_bulk
 from proxy.decode_errors import did_you_mean
 from proxy.models import (
     ApiKey,
@@ -44,7 +44,7 @@ def apply(file: BridgeFile, *, dry_run: bool = False) -> list[Change]:
     """
     with transaction.atomic():
         with Revision.bumped_once(), in_bulk() as batch:
-            plan = _Apply(file, Plan(batch, file.wrong)).run()
+            plan = _Apply(file, batch).run()
             if plan.mistakes:
                 raise mistakes_error(plan.mistakes[:MAX_MISTAKES])
         if dry_run:
@@ -56,7 +56,7 @@ def all_mistakes(file: BridgeFile) -> list[str]:
     """Return the mistakes of a file: of its values, and of the entries whose values can be read."""
     with transaction.atomic():
         with Revision.bumped_once(), in_bulk() as batch:
-            plan = _Apply(file, Plan(batch, file.wrong)).run()
+            plan = _Apply(file, batch).run()
         transaction.set_rollback(True)
     return [*file.mistakes, *plan.mistakes]
 
@@ -64,11 +64,11 @@ def all_mistakes(file: BridgeFile) -> list[str]:
 class _Apply:
     """The steps, in the order in which rows refer to each other."""
 
-    def __init__(self, file: BridgeFile, plan: Plan) -> None:
-        self.file, self.plan = file, plan
-        self.teams = Table(plan, Team.objects.all())
-        self.keys = Table(plan, ApiKey.objects.select_related("team"))
-        self.upstreams = Table(plan, Upstream.objects.all())
+    def __init__(self, file: BridgeFile, batch: Batch) -> None:
+        self.file, self.batch, self.plan = file, batch, Plan(batch, file.wrong)
+        self.teams = Table(self.plan, Team.objects.all())
+        self.keys = Table(self.plan, ApiKey.objects.select_related("team"))
+        self.upstreams = Table(self.plan, Upstream.objects.all())
         entries = (*file.keys, *file.budgets)
         names = {name for entry in entries if (name := entry["user"]) is not None}
         users = get_user_model().objects.filter(username__in=names)
@@ -81,6 +81,7 @@ class _Apply:
         self.write_upstreams()
         self.write_routes()
         self.write_prices()
+        self.batch.write()  # the webhooks of before get the events
         self.write_webhooks()
         if not self.file.wrong:  # an upstream with a mistake is not gone from the file
             self.delete_upstreams()
@@ -141,10 +142,11 @@ class _Apply:
                 if reissued:
                     by_digest[given["digest"]] = key
                 if reissued and old:
-                    by_digest.pop(old["digest"], None)
                     freed.append(key.pk)
                     if revoked and not dropped:
                         replaced.append((key, old, revoked))
+                    else:  # another key of the file may have the secret now
+                        by_digest.pop(old["digest"], None)
         for name, key in self.keys.left_out():
             revoked = key.revoked or timezone.now()
             self.keys.unmanage(key, name, "revoked", revoked=revoked, dropped=key.revoked is None)
@@ -196,6 +198,7 @@ class _Apply:
 
     def write_upstreams(self) -> None:
         for entry in self.file.upstreams:
+            self.upstreams.named.add(entry["name"])  # with a mistake, it is not gone either
             with self.plan.entry("upstream", entry["name"]):
                 row = self.upstreams.rows.get(entry["name"])
                 values = dict(entry.values)

@@ -4,6 +4,7 @@ They read the file and write ``exportconfig``. Types, choices and validators com
 as for REST; a reference to another row is its name, as the row may be in the same file.
 """
 
+import contextlib
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
@@ -91,8 +92,8 @@ class EntrySerializer(StrictSerializer):
             if name in data and expected and type(data[name]) is not expected:
                 types = f"Expected {expected.__name__}, got {type(data[name]).__name__}"
                 found[name] = [f"{types}, found {repr(data[name])[:60]}"]
-            is_secret = getattr(one, "kind", None) is SecretReference
-            if is_secret and isinstance(data.get(name), dict) and SEALED in data[name]:
+            value, is_secret = data.get(name), getattr(one, "kind", None) is SecretReference
+            if is_secret and isinstance(value, dict) and (not value or SEALED in value):
                 found[name] = [A_SECRET]
         unknown = [str(name) for name in data if name not in self.fields]
         if unknown:
@@ -238,10 +239,10 @@ class Expiry(serializers.Field[Any, Any, Any, Any]):
     """When a key expires. A TOML date means the beginning of that day in UTC."""
 
     def to_internal_value(self, data: Any) -> dt.datetime:
-        if isinstance(data, dt.datetime):
-            return data if data.tzinfo else data.replace(tzinfo=dt.UTC)
         if isinstance(data, dt.date):
-            return dt.datetime.combine(data, dt.time(), dt.UTC)
+            at = data if isinstance(data, dt.datetime) else dt.datetime.combine(data, dt.time())
+            with contextlib.suppress(OverflowError):  # in UTC, it is before the year 1
+                return at.astimezone(dt.UTC) if at.tzinfo else at.replace(tzinfo=dt.UTC)
         raise serializers.ValidationError("a date is written 2027-01-01, without quotes")
 
     def to_representation(self, value: Any) -> Any:

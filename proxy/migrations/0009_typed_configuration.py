@@ -22,6 +22,7 @@ NUMBERS = {
 TITLES = {"Budget": "pk", "Price": "model", "RouteTarget": "route__model"}
 """What names a row, if it is not the column ``name``."""
 UNREADABLE = object()
+WRONG_TYPE = "the stored value has another type"
 
 
 def check_values(apps: Any, schema_editor: Any) -> None:
@@ -41,16 +42,20 @@ def check_column(rows: Any, name: str, column: Any) -> None:
     except Exception:  # noqa: BLE001 - each converter raises its own errors
         values = {pk: value_of(rows, pk, column) for pk in rows.values_list("pk", flat=True)}
     for pk, value in values.items():
+        why = WRONG_TYPE
         try:
-            if value is UNREADABLE:
-                raise ValidationError("the stored value has another type")
-            column.run_validators(value)
+            if value is not UNREADABLE:
+                column.run_validators(value)
+                continue
         except ValidationError as error:
-            title = rows.filter(pk=pk).values_list(TITLES.get(name, "name"), flat=True).get()
-            raise RuntimeError(
-                f"{name} {title!s} (id {pk}): {column.name}: {' '.join(error.messages)}; "
-                "correct the row in the database, or with the version before, and migrate again"
-            ) from None
+            why = " ".join(error.messages)
+        except Exception:  # noqa: BLE001, S110 - a number that is text, or no number (NaN)
+            pass
+        title = rows.filter(pk=pk).values_list(TITLES.get(name, "name"), flat=True).get()
+        raise RuntimeError(
+            f"{name} {title!s} (id {pk}): {column.name}: {why}; "
+            "correct the row in the database, or with the version before, and migrate again"
+        )
 
 
 def value_of(rows: Any, pk: Any, column: Any) -> Any:

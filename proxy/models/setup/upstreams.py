@@ -16,7 +16,7 @@ from proxy.url_hosts import host_error, is_private
 from translator.capabilities import profile_with
 from translator.errors import TranslatorError
 
-from .columns import SEALED, Model, SecretColumn, Timeouts, TypedJSON
+from .columns import SEALED, SecretColumn, Timeouts, TypedJSON
 from .credential_types import AnySettings, CommandSettings, check_extra, parse_credentials
 from .upstream_connection import Connection, check_connection, secret_files_in
 
@@ -149,7 +149,7 @@ class Upstream(models.Model):
     capabilities = TypedJSON(help_text="Only where this server differs from its profile.")
     # a model's name or glob -> its capabilities
     model_capabilities = TypedJSON(
-        dict[Model, dict[str, Any]],
+        dict[str, dict[str, Any]],
         help_text="Only where single models differ, by name or glob: "
         '{"gpt-4o*": {"images": false}}. A longer name has precedence.',
     )

@@ -35,20 +35,21 @@ class CursorPages(CursorPagination):
 
     cursor_query_param = "page"
     page_size_query_param = "limit"
-    page_size = 100
-    max_page_size = 1000
     ordering: Any = "pk"
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> Any:
         order = ",".join(self.get_ordering(request, queryset, view))
         self.scope = f"{request.path}?{order}"
+        self.query = view.query  # ``page`` and ``limit`` as the view has validated them
         return super().paginate_queryset(queryset, request, view)
 
+    def get_page_size(self, request: Request) -> int:
+        return int(self.query["limit"])
+
     def decode_cursor(self, request: Request) -> Cursor | None:
-        text = request.query_params.get(self.cursor_query_param, "")
-        if not text:
+        if not self.query["page"]:
             return None
-        offset, position = decode_cursor(text, self.scope)
+        offset, position = decode_cursor(self.query["page"], self.scope)
         return Cursor(offset=offset, reverse=False, position=position)
 
     def encode_cursor(self, cursor: Any) -> str:
@@ -181,7 +182,7 @@ class KeysetView(ReportView):
         return map(cls.row_of, with_names(rows.iterator(chunk_size=1000))), cls.columns
 
     def get(self, request: Request) -> HttpResponseBase:
-        query = self.validated_query()
+        query = self.query = self.validated_query()
         if query["format"] != "json":
             exported = self.export(self.reader, query)
             return self.rows_response(query, self.file_name, *exported)

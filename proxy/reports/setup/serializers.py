@@ -215,7 +215,8 @@ class UpstreamSerializer(ConfigSerializer):
         return bool(upstream.secret)
 
     def get_credentials_kind(self, upstream: Upstream) -> str | None:
-        kind = upstream.credentials.get("kind")
+        stored: Any = upstream.credentials  # after a manual edit, it may have another type
+        kind = stored.get("kind") if isinstance(stored, dict) else None
         return None if kind is None else str(kind)
 
     def validate_api_key_from(self, value: Any) -> Any:

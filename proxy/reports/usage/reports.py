@@ -381,7 +381,8 @@ def compare(
     }
     cut = usage(reader, whole, [by], condition & Q(stop_reason=CUT), ["requests"])
     for (_, key), sums in cut.items():
-        found[key].cut = sums["requests"]
+        if key in found:  # a request may have been recorded between the two queries
+            found[key].cut = sums["requests"]
     return found
 
 

@@ -21,6 +21,7 @@ from proxy.models import (
     RouteTarget,
     Team,
     Upstream,
+    WebhookEvent,
 )
 from proxy.secrets import ConfigError, digest_of
 
@@ -311,6 +312,40 @@ def test_two_keys_cannot_share_a_secret(toml):
         lines(toml + twin)
 
 
+def test_a_revoked_secret_that_is_replaced_cannot_be_given_to_another_key(toml, monkeypatch):
+    lines(toml)
+    ApiKey.objects.get(name="ci").revoke()
+    monkeypatch.setenv("BRIDGE_KEY_NEW", "sk-br-" + "Eve1" * 12)
+    replaced = toml.replace('"BRIDGE_KEY_CI"', '"BRIDGE_KEY_NEW"')
+    twin = '\n[[keys]]\nteam = "ada"\nname = "mallory"\nsecret = { env = "BRIDGE_KEY_CI" }\n'
+
+    with pytest.raises(ConfigError, match=r"keys\[2\].secret: key ada/ci has the same secret"):
+        lines(replaced + twin)
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "path"),
+    [
+        ("keys", "secret = {}", "keys[0].secret: a secret is"),
+        ("keys", "expires = 0001-01-01T00:00:00+14:00", "keys[0].expires: a date is written"),
+        ("upstreams", "api_key = {}", "upstreams[0].api_key: a secret is"),
+        (
+            "upstreams",
+            'connection = { proxy_auth = "user:sk-inline" }',
+            "upstreams[0].connection.proxy_auth: Expected object, got str",
+        ),
+    ],
+)
+def test_a_wrong_secret_or_expiry_is_an_error_with_its_path(kind, setting, path):
+    names = {"keys": 'team = "t"', "upstreams": 'dialect = "chat"\nbase_url = "http://vllm/v1"'}
+
+    with pytest.raises(ConfigError) as caught:
+        read(f'[[{kind}]]\nname = "a"\n{names[kind]}\n{setting}\n')
+
+    assert str(caught.value).startswith(path)
+    assert "sk-inline" not in str(caught.value)
+
+
 def test_a_price_in_force_is_never_overwritten(toml):
     lines(toml)
 
@@ -325,6 +360,36 @@ def test_an_upstream_that_a_route_of_the_admin_uses_is_not_deleted(toml):
 
     with pytest.raises(ConfigError, match="route 'mine' of the admin still has it as a target"):
         lines("")
+
+
+def test_an_upstream_with_a_mistake_is_not_gone_from_the_file(toml):
+    lines(toml)
+    vllm = Upstream.objects.get(name="vllm")
+    vllm.store_secret("sk-typed")
+    vllm.save()
+    other = toml.replace(vllm.base_url, "http://other:8000/v1")
+    assert other != toml
+
+    with pytest.raises(ConfigError) as caught:
+        lines(other)
+
+    assert str(caught.value).startswith("upstreams[1].base_url: 'http://other:8000/v1', but the")
+    assert "gone" not in str(caught.value)
+
+
+def test_a_webhook_gets_no_events_of_the_file_that_creates_it():
+    upstream = (
+        '[[upstreams]]\nname = "u"\ndialect = "chat"\nbase_url = "http://vllm/v1"\nenabled = {}\n'
+    )
+    webhook = '[[webhooks]]\nname = "w"\nurl = "https://a.example"\nsecret = { env = "W" }\n'
+
+    lines(upstream.format("false") + webhook)
+    assert not WebhookEvent.objects.exists()
+    lines(upstream.format("true") + webhook)
+    lines(upstream.format("false") + webhook)
+
+    (event,) = WebhookEvent.objects.all()
+    assert (event.type, event.deliveries.count()) == ("upstream.disabled", 1)
 
 
 def test_a_price_of_an_upstream_that_is_gone_from_the_file_is_a_mistake(toml):

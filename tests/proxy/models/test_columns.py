@@ -133,6 +133,27 @@ def test_the_upgrade_stops_at_a_wrong_value_and_names_the_row(model, values, col
 
 
 @pytest.mark.django_db
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has no text in numbers")
+def test_the_upgrade_names_a_row_whose_number_is_text():
+    migration = importlib.import_module("proxy.migrations.0009_typed_configuration")
+    team = Team.objects.create(name="a")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE proxy_team SET retention_days = 'ninety'")
+
+    with pytest.raises(RuntimeError, match=rf"Team a \(id {team.pk}\): retention_days: the stored"):
+        migration.check_values(apps, SimpleNamespace(connection=connection))
+
+
+@pytest.mark.django_db
+def test_the_upgrade_accepts_what_earlier_versions_accepted():
+    migration = importlib.import_module("proxy.migrations.0009_typed_configuration")
+    long = {"m" * 300: {"images": False}}
+    Upstream.objects.create(name="a", base_url="https://a.example", model_capabilities=long)
+
+    migration.check_values(apps, SimpleNamespace(connection=connection))
+
+
+@pytest.mark.django_db
 @for_each(
     ("model", "values"),
     [

@@ -89,6 +89,20 @@ def test_pages_follow_by_key_even_while_rows_arrive(get_report):
     assert (third["has_more"], third["next_page"]) == (False, None)
 
 
+@pytest.mark.parametrize("route", ["requests", "keys"])
+@pytest.mark.parametrize(("limit", "page"), [("limit[]", "page[]"), ("limit", "page")])
+def test_pages_take_every_spelling_of_their_parameters(get_report, route, limit, page):
+    times = DAY if route == "requests" else {}
+    for name in ("ci", "laptop"):
+        factories.record(key=factories.key(name)[0])
+
+    first = get_report(route, **times, **{limit: "1.0"}).json()
+    second = get_report(route, **times, **{limit: "1.0", page: f" {first['next_page']} "}).json()
+
+    assert (len(first["data"]), len(second["data"])) == (1, 1)
+    assert first["data"][0]["id"] != second["data"][0]["id"]
+
+
 @pytest.mark.parametrize(
     ("query", "count"),
     [

@@ -159,3 +159,12 @@ def test_raw_bodies_need_a_permission_of_their_own(client):
 
     assert client.get(f"/api/v1/requests/{exchange.pk}/transcript").status_code == 200
     assert client.get(f"/api/v1/requests/{exchange.pk}/raw/request").status_code == 403
+
+
+def test_an_upstream_with_damaged_credentials_does_not_hide_the_others(get_report):
+    for name, credentials in (("damaged", ["aws"]), ("sound", {"kind": "aws"})):
+        Upstream.objects.create(name=name, base_url="https://a.example", credentials=credentials)
+
+    found = {row["id"]: row["credentials_kind"] for row in get_report("upstreams").json()["data"]}
+
+    assert found == {"damaged": None, "sound": "aws"}

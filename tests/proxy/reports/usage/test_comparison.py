@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from proxy.reports.core.time_ranges import TimeRange
+from proxy.reports.usage import metrics, reports
 from proxy.reports.usage.reports import period_before
 from tests.proxy.admin import factories
 
@@ -52,6 +53,20 @@ def test_a_row_has_the_cost_the_speed_and_the_cut_answers_of_a_model(read) -> No
     assert opus["output_tokens_per_upstream_s"] == pytest.approx(100 / 16, rel=0.05)
     assert (haiku["error_rate"], haiku["cost_per_million_tokens_usd"]) == (1, None)
     assert haiku["output_tokens"] is None
+
+
+def test_a_model_that_is_recorded_while_the_report_reads_is_left_out(read, monkeypatch) -> None:
+    record()
+
+    def read_groups(reader: Any, period: TimeRange, *args: Any) -> Any:
+        groups = metrics.read_groups(reader, period, *args)
+        if groups:
+            record("claude-new", stop_reason="max_tokens")
+        return groups
+
+    monkeypatch.setattr(reports, "read_groups", read_groups)
+
+    assert [row["value"] for row in read().json()["data"]] == ["claude-opus-5-5"]
 
 
 def test_unknown_prices_are_not_zero(read) -> None:
