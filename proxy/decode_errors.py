@@ -83,7 +83,8 @@ def _explained(error: str, kind: Any, value: Any) -> str:
     match = AT.search(error) if error.endswith("`") else None
     what, at = (error[: match.start()], error[match.end() : -1]) if match else (error, "")
     text = _path(at) + what.replace("`", "")
-    if SECRET.search(at):  # the value may be a secret: do not repeat it
+    # The value may be a secret, also the text in place of ``credentials``: do not repeat it.
+    if SECRET.search(at) or what == "Expected `object`, got `str`":
         return text
     if "[...]" not in at:  # else the path has no key of an entry
         for step in STEP.finditer(at):

@@ -5,7 +5,6 @@ What this machine counted during an outage is a floor for the limits in Redis, w
 them; budgets are set to the ledger's sums again.
 """
 
-import contextlib
 import logging
 import threading
 import time
@@ -41,6 +40,7 @@ class FailoverStore(Store):
         self.local = local
         self._clock = clock
         self._retry_at = 0.0
+        self._mirror_at = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -50,10 +50,9 @@ class FailoverStore(Store):
     def take(self, request_id: str, holder: str, takes: Sequence[Take]) -> Taken:
         def take_shared(store: Store) -> Taken:
             result = store.take(request_id, holder, self._with_floors(takes))
-            if result.granted:  # also counted locally, for an outage of the shared store
+            if result.granted:
                 counted = [each._replace(limit=None) for each in takes]
-                with contextlib.suppress(StoreUnavailable):
-                    self.local.take(request_id, holder, counted)
+                self._mirror(lambda local: local.take(request_id, holder, counted))
             return result
 
         return self._first(take_shared, lambda store: store.take(request_id, holder, takes))
@@ -133,19 +132,28 @@ class FailoverStore(Store):
 
     def _both(self, change: Callable[[Store], Answer]) -> Answer:
         """Change both stores; return the result of the shared one if it is available."""
-        local_error: StoreUnavailable | None = None
-        try:
-            result = change(self.local)
-        except StoreUnavailable as exc:
-            local_error = exc
         if not self.degraded:
             try:
-                return change(self.shared)
+                result = change(self.shared)
             except StoreUnavailable as exc:
                 self._failed(exc)
-        if local_error is not None:
-            raise local_error
-        return result
+            else:
+                self._mirror(change)
+                return result
+        return change(self.local)
+
+    def _mirror(self, change: Callable[[Store], object]) -> None:
+        """Make a change of the shared store in the local one, too, for an outage.
+
+        Requests wait for it. So it is left out for ``PAUSE_S`` if others lock the file too long.
+        """
+        if self._clock() < self._mirror_at:
+            return
+        try:
+            change(self.local)
+        except StoreUnavailable as exc:
+            log.warning("counters: %s; the file of this machine misses changes", exc)
+            self._mirror_at = self._clock() + PAUSE_S
 
     def _shared_only(self, call: Callable[[Store], Answer]) -> Answer:
         """Call the shared store. Raises StoreUnavailable: the caller must know that it failed."""

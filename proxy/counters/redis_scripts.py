@@ -95,7 +95,7 @@ local now_us = math.floor(now * 1000000)
 local counters, values, unknown, fits, at = {}, {}, {}, true, 1
 for i = 1, #ARGV - 6 do
   local kind, amount, limit, floor = string.match(ARGV[6 + i], '^(%a+) (%S+) (%S+) (%S+)$')
-  local c = {kind = kind, amount = tonumber(amount)}
+  local c = {}
   local spent, settled, open = 0, 0, 0
   floor = tonumber(floor)
   if kind == 'budget' then
@@ -113,6 +113,7 @@ for i = 1, #ARGV - 6 do
     due = type(due) == 'string' and string.match(due, NUMBER) or 0
     spent = math.max(tonumber(due) - now_us, floor)
   end
+  if c then c.kind, c.amount = kind, tonumber(amount) end  -- after ``load``, which reads keys only
   counters[i] = c
   values[i] = c and {whole(spent), whole(settled), whole(open)} or false
   fits = fits and (limit == '-' or not c

@@ -29,7 +29,8 @@ from .store import (
     UsedChange,
 )
 
-BUSY_S: Final = 5.0
+BUSY_S: Final = 2.0
+"""Less than a request waits, so that it learns that the file is locked (``counter_thread``)."""
 SCHEMA: Final = """
 PRAGMA synchronous = NORMAL;  -- the ledger restores what a power cut loses
 CREATE TABLE IF NOT EXISTS sums (

@@ -98,7 +98,7 @@ TOOL_RESULT: Final = object_of(
 )
 
 # The gateway returns tool arguments that are not valid JSON to the client as a raw string, and
-# others return null, a list or nothing. Every upstream gets an object (``call_arguments``).
+# others return null, a list or nothing. Every upstream gets an object (``object_arguments``).
 TOOL_USE: Final = object_of(
     {"id": non_empty_string, "name": non_empty_string},
     {"cache_control": CACHE_CONTROL, "input": any_value},

@@ -341,16 +341,19 @@ class SharedLimiter(Limiter):
         acquisition = thread.submit(self.acquire, caller, estimate, model)
         try:
             return await thread.wait_for(acquisition)
-        except StoreUnavailable as exc:
-            log.warning("limits: %s; each process counts for itself until it is back", exc)
-            self._retry_at = time.monotonic() + PAUSE_S
-            raise
         except BaseException:  # canceled or shed: the thread may still take a slot
             acquisition.add_done_callback(_release_unused)
             raise
 
     def acquire(self, caller: Caller, estimate: int, model: str = "") -> ConcurrencySlot:
-        slot = super().acquire(caller, estimate, model)
+        if self.is_unavailable:  # an earlier call of the queue failed: do not wait again
+            raise StoreUnavailable("an earlier call failed")
+        try:
+            slot = super().acquire(caller, estimate, model)
+        except StoreUnavailable as exc:
+            log.warning("limits: %s; each process counts for itself until it is back", exc)
+            self._retry_at = time.monotonic() + PAUSE_S
+            raise
         self.held.update(slot.counters)
         return slot
 
@@ -361,6 +364,8 @@ class SharedLimiter(Limiter):
         for each in takes:
             if each.kind is Kind.SLOTS:
                 self.held[each.counter] += each.amount
+        if self.is_unavailable:  # the next renewal corrects the slots
+            return
         try:
             self.store.add(self.holder, takes)
         except StoreUnavailable as exc:

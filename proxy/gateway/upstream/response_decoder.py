@@ -43,6 +43,7 @@ ENDS: Final = (DONE, b"[done]", b'"[DONE]"')
 EMPTY_DATA: Final = (b"null", b'""')
 """The ``data`` that some servers send as a keep-alive."""
 PREFIX: Final = b"data:"
+PREFIXES: Final = re.compile(rb"(?:data:\s*)+")
 NUMBERED: Final = re.compile(rb'"sequence_number": ?[1-9]')
 """A usable sequence number. Some servers send none, or always 0 or -1."""
 DATA: Final = b"data: "
@@ -160,8 +161,8 @@ class LenientEventParser:
         Raises BadUpstream.
         """
         text = text.strip()
-        while text.startswith(PREFIX):  # a proxy has added a second ``data:``
-            text = text.removeprefix(PREFIX).lstrip()
+        if text.startswith(PREFIX):  # a proxy has added a second ``data:``
+            text = PREFIXES.sub(b"", text, count=1)
         if text in ENDS:
             return self.flush(), True
         if not text or text in EMPTY_DATA:

@@ -367,3 +367,10 @@ def test_applyconfig_reports_wrong_values_and_wrong_references_together(tmp_path
     ]  # fmt: skip
     assert found[-2].strip() == "keys[1].team: no team 'reserach'; did you mean 'research'?"
     assert not Team.objects.exists()
+
+
+def test_a_key_in_place_of_credentials_is_not_repeated():
+    with pytest.raises(ConfigError) as caught:
+        read(UPSTREAM + 'credentials = "sk-live-123"')
+
+    assert str(caught.value) == "upstreams[0].credentials: Expected object, got str"

@@ -12,6 +12,7 @@ from proxy.counters.redis_store import RedisStore
 from proxy.counters.sqlite_store import SqliteStore
 from proxy.counters.store import (
     AppliedCosts,
+    Kind,
     Standing,
     StoreUnavailable,
     Take,
@@ -204,6 +205,30 @@ def test_a_malformed_redis_value_is_replaced(redis_server: RedisServer, garbage)
     assert reserve(store, "r1", "me", 1, [TEAM]).granted
     assert store.settle("r9", ["team"], 1) == {}
     assert store.publish("team", 4) == Standing(4, 0, 1)
+    store.close()
+
+
+def test_the_scripts_read_only_the_keys_of_the_gateway(redis_server: RedisServer):
+    """Other keys may be forbidden to its user, on another node of a cluster, or of another type."""
+    redis_server.client.acl_setuser(
+        "gateway", enabled=True, passwords=["+word"], keys=["bridge:*"], categories=["+@all"]
+    )
+    url = redis_server.url.replace("//", "//gateway:word@")
+    store = RedisStore(url, REDIS_TIMEOUT_S)
+    limits = [Take("limit 1 key 2", 1, 9, kind) for kind in (Kind.SLOTS, Kind.RATE)]
+    limits[1] = limits[1]._replace(counter="limit 1 key 2 rpm 9")
+    store.publish("team", 0)
+
+    assert reserve(store, "r1", "me", 7, [TEAM]).granted
+    assert store.peek([Take("team", 7)]) == [Standing(0, 0, 7)]
+    assert store.take("", "me", limits).granted
+    store.add("me", limits)
+    store.renew("me", {"team": None, limits[0].counter: 1})
+    assert store.settle("r1", ["team"], 5) == {"team": UsedChange(0, 5)}
+    store.mark_posted("team", ["r1"])
+    assert store.apply_posted("team", {"r1": 5}).missing == {"r1"}
+    store.release("r1", ["team"])
+    store.forget(["team"])
     store.close()
 
 

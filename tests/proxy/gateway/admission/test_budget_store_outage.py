@@ -1,21 +1,24 @@
 """Slots and reservations while the shared store or the ledger is unavailable."""
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from proxy.counters.backends import FILE, shared_store
+from proxy.counters.failover import PAUSE_S, FailoverStore
 from proxy.counters.sqlite_store import SqliteStore
-from proxy.counters.store import Standing, Take, Taken
+from proxy.counters.store import Standing, StoreUnavailable, Take, Taken
 from proxy.gateway.admission import budgets, counter_thread, rate_limits
 from proxy.gateway.admission.budget_maintenance import budget_maintenance
 from proxy.gateway.admission.budgets import BudgetCheck, Reservation
-from proxy.gateway.admission.rate_limits import SharedLimiter, limits_of
+from proxy.gateway.admission.rate_limits import Limiter, SharedLimiter, limits_of
 from proxy.gateway.snapshot.budget_snapshot import BudgetConfig
 from proxy.gateway.snapshot.config_snapshot import (
     NO_LIMITS,
@@ -27,6 +30,7 @@ from proxy.gateway.snapshot.config_snapshot import (
 from proxy.ledger.posting import budget_sync
 from proxy.metrics.definitions import BUDGETS_UNCHECKED
 from proxy.models import Budget, Team
+from tests.fakes.clock import Clock
 from tests.fakes.outages import unusable
 from tests.proxy.gateway import upstream_scripts
 from tests.proxy.gateway.conftest import row
@@ -113,6 +117,51 @@ async def test_a_cancelled_acquisition_releases_its_slot_or_takes_none(
     assert used(process, sender) == [0]
     assert process.held.total() == 0
     store.close()
+
+
+async def test_while_another_program_locks_the_file_each_process_counts_for_itself(
+    tmp_path: Path, states: SqliteStore, settings
+):
+    settings.REDIS_TIMEOUT_S = 0.1  # the default
+    process, sender = SharedLimiter(states, "me"), caller(Limits(concurrency=3))
+    process.acquire(sender, 0)
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        slots = await asyncio.gather(
+            *(
+                rate_limits.acquire_slot(sender, 0, Limiter(), lambda: process, model="m")
+                for _ in range(3)
+            )
+        )
+
+    for slot in slots:
+        slot.release()
+    assert used(process, sender) == [1]
+
+
+def test_a_locked_file_delays_one_change_of_redis(tmp_path: Path, states: SqliteStore):
+    calls: list[str] = []
+
+    class Locked(SqliteStore):
+        def take(self, request_id: str, holder: str, takes: Sequence[Take]) -> Taken:
+            calls.append("take")
+            raise StoreUnavailable("database is locked")
+
+        def add(self, holder: str, takes: Sequence[Take]) -> None:
+            calls.append("add")
+
+    clock, sender = Clock(100.0), caller(Limits(concurrency=9))
+    file = Locked(tmp_path / "file.sqlite3")
+    process = SharedLimiter(FailoverStore(states, file, clock), "me")
+    for _ in range(3):
+        process.acquire(sender, 0).release()
+    rate_limits.thread.submit(int).result()
+
+    assert calls == ["take"]
+    clock.at += PAUSE_S
+    process.acquire(sender, 0)
+    assert calls == ["take", "take"]
+    process.store.close()
 
 
 async def test_the_workers_of_a_machine_share_their_counts(several_workers: SharedLimiter):

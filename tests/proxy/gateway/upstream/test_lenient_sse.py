@@ -1,5 +1,7 @@
 """Unusual SSE frames are parsed leniently."""
 
+import time
+
 import msgspec
 import pytest
 
@@ -42,6 +44,15 @@ def test_each_form_of_the_end_marker_ends_the_response(done, way):
     frames = way(chunk(content="Hi"), END, b"data: %b\n\n" % done, chunk(content="!"))
 
     assert content_of(*frames) == [text_block("Hi")]
+
+
+def test_repeated_prefixes_take_linear_time():
+    began = time.process_time()
+
+    assert content_of(chunk(content="Hi"), END, b"data:" * 2**19 + b"[DONE]\n\n") == [
+        text_block("Hi")
+    ]
+    assert time.process_time() - began < 5
 
 
 @for_each("keep_alive", [b"data: null", b"data:", b"data: ", b'data: ""', b": ping"])
