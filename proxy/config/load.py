@@ -1,11 +1,16 @@
 """Read a bridge.toml into its entries; errors name the path of the wrong value."""
 
+import multiprocessing
+import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import django
 
 from proxy.file_modes import refuse_writable_by_all
 from proxy.secrets import ConfigError, mistakes_error
@@ -114,6 +119,18 @@ def read_file(path: Path) -> BridgeFile:
     Raises ConfigError if the file is missing or is not TOML; for wrong values, it lists all.
     """
     return parse_file(path, read)
+
+
+def read_in_child(path: Path) -> BridgeFile:
+    """Read and validate a bridge.toml in a process of its own. Raises ConfigError.
+
+    The serializers import Django REST framework, which would stay in the memory of the gateway. A
+    process with one thread, as at a start, is forked, because its libraries are there already.
+    """
+    method = "fork" if threading.active_count() == 1 else "spawn"
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(1, mp_context=context, initializer=django.setup) as pool:
+        return pool.submit(read_file, path).result()
 
 
 def starter_prices() -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.db import DatabaseError, connections
 
 from proxy.config.apply import apply
-from proxy.config.load import BridgeFile, read_file
+from proxy.config.load import BridgeFile, read_in_child
 from proxy.ledger.database import access
 from proxy.models import Revision
 from proxy.secrets import SECRET_FILES, ConfigError
@@ -51,7 +51,7 @@ class Reloader:
                 if self._path is None:
                     log.warning("SIGHUP: started without --config, so only secrets are read again")
                 else:
-                    file = read_file(self._path)
+                    file = read_in_child(self._path)
                     self._apply(file)
                     self._file = file
                     log.info("reload: %s is applied", self._path)

@@ -51,7 +51,7 @@ class Command(BridgeCommand):
         if workers < 1:
             raise ConfigError("--workers must be 1 or more")
         os.environ["BRIDGE_WORKERS"] = str(workers)  # several workers must share limits
-        file = load.read_file(options["config"]) if options["config"] else None
+        file = load.read_in_child(options["config"]) if options["config"] else None
         refuse_unsafe_settings(host)
         env_check.check_early(os.environ, file)
         with ExitStack() as stack:

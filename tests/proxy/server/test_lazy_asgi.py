@@ -116,3 +116,56 @@ def test_a_failed_load_is_retried() -> None:
         request(application, "a")
     assert gc.isenabled()
     assert request(application, "b") == ["b"]
+
+
+READ_FILE = """
+import sys, threading
+import bridge_project.asgi
+from pathlib import Path
+from proxy.config.load import read_in_child
+from proxy.secrets import ConfigError
+
+def read():
+    try:
+        print([team["name"] for team in read_in_child(Path(sys.argv[1])).teams])
+    except ConfigError as mistake:
+        print(mistake)
+
+if __name__ == "__main__":  # a spawned child imports this program
+    read()
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    print("rest_framework.serializers" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[[teams]]\nname = "a"\n', "['a']"),
+        ('[[teams]]\nname = "a"\nrpm = 5\n', "{path}: teams[0]: unknown key 'rpm'"),
+    ],
+    ids=["a valid file", "a mistake"],
+)
+def test_a_configuration_file_is_read_without_importing_the_serializers(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    """At a start (forked) and while threads run (spawned)."""
+    file, program = tmp_path / "bridge.toml", tmp_path / "program.py"
+    file.write_text(text)
+    program.write_text(READ_FILE)
+
+    result = subprocess.run(  # noqa: S603 -- our own program
+        [sys.executable, str(program), str(file)],
+        cwd=ROOT,
+        env={**os.environ, "BRIDGE_DATA_DIR": str(tmp_path), "PYTHONPATH": str(ROOT),
+             "DATABASE_URL": "sqlite:///:memory:", "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+
+    forked, spawned, imported = result.stdout.splitlines()
+    assert forked.startswith(expected.format(path=file)), result.stderr
+    assert (spawned, imported) == (forked, "False")
