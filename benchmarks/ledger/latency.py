@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,6 @@ from benchmarks.ledger import world
 
 CLIENTS = 16
 WORK_NS = 420_000  # of the event loop's CPU for one request, as S1 has it
-SWITCH_S = 0.0001  # as the recorder sets it
 SMALL = json.dumps(
     {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "word " * 380}]}
 ).encode()
@@ -147,7 +145,6 @@ def loaded(directory: Path, seconds: float) -> list[float]:
     """Return the milliseconds that requests wait for their record while the event loop is busy."""
     import uvloop
 
-    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(closed_loop(directory, seconds))
 

@@ -14,7 +14,6 @@ import contextlib
 import os
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Sized
@@ -30,9 +29,6 @@ from proxy.live.running_requests import RUNNING
 from .errors import JournalUnavailable
 from .journal import locks
 
-SWITCH_S: Final = 0.0001
-"""Python's thread switch interval in seconds: how long the event loop waits for the interpreter
-lock while another thread computes. Python's default of 5 ms would delay every stream."""
 CLOSE_WAIT_S: Final = 5.0  # longest wait of a client for the close record on a full disk
 
 
@@ -74,7 +70,6 @@ class Recorder:
         with self._lock:
             if self.journal is not None:
                 return
-            sys.setswitchinterval(SWITCH_S)
             self._journal_lock = locks.take(self.directory)
             journal = Journal(self._journal_lock)
             journal.start()
