@@ -1,12 +1,13 @@
 """Read a bridge.toml into its entries; errors name the path of the wrong value."""
 
+import contextlib
 import multiprocessing
 import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Decimal
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -127,10 +128,36 @@ def read_in_child(path: Path) -> BridgeFile:
     The serializers import Django REST framework, which would stay in the memory of the gateway. A
     process with one thread, as at a start, is forked, because its libraries are there already.
     """
-    method = "fork" if threading.active_count() == 1 else "spawn"
-    context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(1, mp_context=context, initializer=django.setup) as pool:
-        return pool.submit(read_file, path).result()
+    context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_file, args=(path, receiver, sender), daemon=True)
+    try:
+        with receiver:
+            with sender:
+                child.start()
+            found: BridgeFile | ConfigError = receiver.recv()
+    except OSError as error:
+        raise ConfigError(f"{path}: no process can be started: {error.strerror}") from None
+    except EOFError:
+        child.join()
+        how = f"ended with exit code {child.exitcode}"
+        raise ConfigError(f"{path}: the process that reads it {how}") from None
+    child.join()
+    if isinstance(found, ConfigError):
+        raise found
+    return found
+
+
+def _send_file(path: Path, receiver: Connection, sender: Connection) -> None:
+    """Read a file in a child process, which ends even if its parent has ended before."""
+    receiver.close()
+    django.setup()
+    try:
+        found: BridgeFile | ConfigError = read_file(path)
+    except ConfigError as mistake:
+        found = mistake
+    with contextlib.suppress(BrokenPipeError):
+        sender.send(found)
 
 
 def starter_prices() -> list[dict[str, Any]]:

@@ -1,14 +1,16 @@
 """Check the values of the configuration, and let the database check their numbers from now on.
 
-A row with a value that its column does not allow stops the migration, which names the row.
+A row with a value that its column does not allow stops the migration, which names all such rows.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import django.core.validators
 from django.apps import apps as current
 from django.conf import settings
 from django.core.exceptions import ValidationError
+from django.core.management import CommandError
 from django.db import migrations, models
 
 import proxy.models.setup.columns
@@ -23,20 +25,28 @@ TITLES = {"Budget": "pk", "Price": "model", "RouteTarget": "route__model"}
 """What names a row, if it is not the column ``name``."""
 UNREADABLE = object()
 WRONG_TYPE = "the stored value has another type"
+MAX_NAMED = 100
+STOPPED = (
+    "rows with values that are not allowed: {count}. Earlier versions started in spite of them. "
+    "Correct or delete each one by SQL (Team: table proxy_team), and start again:\n  {values}"
+)
 
 
 def check_values(apps: Any, schema_editor: Any) -> None:
-    using = schema_editor.connection.alias
+    using, wrong = schema_editor.connection.alias, []
     for name in ("Team", "ApiKey", "Upstream", "RouteTarget", "Price", "Budget", "Webhook"):
         rows = apps.get_model("proxy", name).objects.using(using).order_by("pk")
         stored = {one.name for one in rows.model._meta.concrete_fields}
         for column in current.get_model("proxy", name)._meta.concrete_fields:
             is_typed = isinstance(column, proxy.models.setup.columns.TypedJSON)
             if column.name in stored and (is_typed or column.name in NUMBERS.get(name, ())):
-                check_column(rows, name, column)
+                wrong += wrong_values(rows, name, column)
+    if wrong:
+        raise CommandError(STOPPED.format(count=len(wrong), values="\n  ".join(wrong[:MAX_NAMED])))
 
 
-def check_column(rows: Any, name: str, column: Any) -> None:
+def wrong_values(rows: Any, name: str, column: Any) -> Iterator[str]:
+    """Yield each value of the column that it does not allow: its row, and why."""
     try:
         values = dict(rows.values_list("pk", column.name))
     except Exception:  # noqa: BLE001 - each converter raises its own errors
@@ -52,10 +62,7 @@ def check_column(rows: Any, name: str, column: Any) -> None:
         except Exception:  # noqa: BLE001, S110 - a number that is text, or no number (NaN)
             pass
         title = rows.filter(pk=pk).values_list(TITLES.get(name, "name"), flat=True).get()
-        raise RuntimeError(
-            f"{name} {title!s} (id {pk}): {column.name}: {why}; "
-            "correct the row in the database, or with the version before, and migrate again"
-        )
+        yield f"{name} {title!s} (id {pk}): {column.name}: {why}"
 
 
 def value_of(rows: Any, pk: Any, column: Any) -> Any:

@@ -6,7 +6,6 @@ long a key is valid, and which scopes and models it may have. Without a count, m
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ from django.db.models import Q
 from django.utils.timezone import now
 
 from proxy.models import ApiKey, Team
-from proxy.models.setup.columns import MemberKeys
+from proxy.models.setup.columns import MemberKeys, matches_any
 
 WILDCARDS: Final = frozenset("*?[")
 
@@ -66,5 +65,4 @@ def _covers(allowed: Sequence[str], model: Any) -> bool:
     """Return whether a model name matches an allowed glob, or a glob is itself in the list."""
     if model in allowed:
         return True
-    is_name = isinstance(model, str) and not WILDCARDS & set(model)
-    return is_name and any(fnmatchcase(model, glob) for glob in allowed)
+    return isinstance(model, str) and not WILDCARDS & set(model) and matches_any(model, allowed)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
-from zoneinfo import ZoneInfoNotFoundError
 
 from django.db.models import Q, Sum
 from django.utils.timezone import now
@@ -20,6 +19,7 @@ from proxy.counters.budget_periods import BudgetPeriod, window
 from proxy.counters.store import Standing, StoreUnavailable
 from proxy.ledger.posting import budget_sync
 from proxy.models import Budget, UsageQuarterHour
+from proxy.models.setup.config_row_validation import first_problem
 from proxy.money import nanousd_of
 
 NEAR_PERCENT: Final = 80  # percent of the limit; from this value on, the budget shows a warning
@@ -76,21 +76,20 @@ class BudgetStatus:
 
 
 def budget_statuses(budgets: Sequence[Budget]) -> dict[int, BudgetStatus]:
-    """Return the status of each budget, by budget id.
+    """Return the status of each budget that can be read, by budget id.
 
     This takes at most one database query, and one for each budget of some models only.
     """
     at = now().timestamp()
     windows: dict[int, BudgetPeriod] = {}
     counters: dict[int, Standing] = {}
-    for budget in budgets:
-        with contextlib.suppress(ZoneInfoNotFoundError, ValueError, KeyError):
-            windows[budget.pk] = window(budget.period, budget.zone, at)
-            with contextlib.suppress(StoreUnavailable):
-                name = budget_sync.counter_name(budget.pk, windows[budget.pk])
-                if (standing := shared_store().standing(name)) is not None:
-                    counters[budget.pk] = standing
-    known = [budget for budget in budgets if budget.pk in windows]
+    known = [budget for budget in budgets if first_problem(budget) is None]
+    for budget in known:
+        windows[budget.pk] = window(budget.period, budget.zone, at)
+        with contextlib.suppress(StoreUnavailable):
+            name = budget_sync.counter_name(budget.pk, windows[budget.pk])
+            if (standing := shared_store().standing(name)) is not None:
+                counters[budget.pk] = standing
     posted = _posted_costs([budget for budget in known if budget.pk not in counters], windows)
     return {
         budget.pk: BudgetStatus(

@@ -25,6 +25,7 @@ from proxy.admin.live.views import stop_all_url
 from proxy.conf import conf
 from proxy.key_issuing import rotate_key
 from proxy.models import ApiKey, Scope, Team, UsageByCallerDay
+from proxy.models.setup.columns import shown
 from proxy.permissions.deletions import deletable_keys, delete_unused_keys, deletion_obstacle
 from proxy.permissions.key_validity import ALWAYS, RELATED, Reason, ends_of
 from proxy.permissions.row_permissions import led_teams, reader_of_user, visible_keys
@@ -248,7 +249,7 @@ class KeyAdmin(ManagedAdmin):
 
     @admin.display(description="scopes")
     def scopes_display(self, obj: ApiKey) -> str:
-        return ", ".join(map(str, obj.scopes))
+        return shown(obj.scopes)
 
     @admin.display(description="Cost in 30 days", ordering="spent")
     def spent_30_days(self, obj: Any) -> SafeString | str:

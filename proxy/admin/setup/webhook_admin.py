@@ -21,7 +21,7 @@ from proxy.admin.core.number_format import UNKNOWN
 from proxy.admin.core.pages import page
 from proxy.ledger.webhooks import record_test_event, rotate_secret, send_again
 from proxy.models import DeliveryState, EventType, Webhook, WebhookDelivery
-from proxy.models.setup.columns import SEALED
+from proxy.models.setup.columns import SEALED, shown
 from proxy.permissions.row_permissions import (
     reader_of_user,
     visible_deliveries,
@@ -83,7 +83,7 @@ class WebhookAdmin(ManagedAdmin):
 
     @admin.display(description="events")
     def events_display(self, obj: Webhook) -> str:
-        return ", ".join(map(str, obj.events)) or "all"
+        return shown(obj.events) or "all"
 
     @admin.display(description="last delivery")
     def last_delivery(self, obj: Webhook) -> str:

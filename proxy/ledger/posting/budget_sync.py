@@ -29,6 +29,7 @@ from proxy.ledger.webhooks import record_event
 from proxy.models import Budget, BudgetNotice, EventType, Exchange, State
 from proxy.models.ledger_names import person_id
 from proxy.models.setup.columns import matches_any
+from proxy.models.setup.config_row_validation import fetch_rows, first_problem
 from proxy.money import nanousd_of, usd
 from proxy.times import rfc3339
 
@@ -209,10 +210,15 @@ def spent_nanousd(budget: Budget, when: BudgetPeriod) -> int:
 
 
 def all_budgets() -> list[Budget]:
-    """Load all budgets with their owners."""
-    if not has_rows(Budget):  # avoids the query below, which makes 3,000 function calls
+    """Load all budgets with their owners, except unreadable rows: see ``split_readable``.
+
+    Such a row must not prevent rows from being written.
+    """
+    if not has_rows(Budget):  # avoids the queries below, which make 3,000 function calls
         return []
-    budgets = Budget.objects.select_related("team", "key", "user__person")
+    unreadable = [row.pk for row in fetch_rows(Budget.objects.order_by()) if first_problem(row)]
+    budgets = Budget.objects.exclude(pk__in=unreadable)
+    budgets = budgets.select_related("team", "key", "user__person")
     return list(budgets.prefetch_related("key__retiring"))
 
 

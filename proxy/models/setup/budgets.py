@@ -11,7 +11,7 @@ from django.db import models
 from proxy.models.ledger_names import person_id
 from proxy.models.rollups import UsageQuarterHour
 
-from .columns import CoveredModels, TypedJSON, check_addresses, check_zone, matches_any
+from .columns import CoveredModels, TypedJSON, check_addresses, check_zone, matches_any, shown
 from .keys import ApiKey, Team
 
 ONE_OWNER = "a budget belongs to exactly one team, key or user"
@@ -99,7 +99,7 @@ class Budget(models.Model):
     @property
     def models_text(self) -> str:
         """Return the covered models for display after the limit: " for claude-opus-*", or ""."""
-        return f" for {', '.join(self.models_covered)}" if self.models_covered else ""
+        return f" for {shown(self.models_covered)}" if self.models_covered else ""
 
     @property
     def is_of_owner(self) -> models.Q:

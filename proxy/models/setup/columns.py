@@ -150,6 +150,12 @@ def matches_any(model: str, patterns: Collection[str]) -> bool:
     return any(fnmatch.fnmatchcase(model, pattern) for pattern in patterns)
 
 
+def shown(names: Any) -> str:
+    """Return the names of a list column for display, also of a row that cannot be read."""
+    is_readable = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return ", ".join(names) if is_readable else "(cannot be read)"
+
+
 def network(kind: type[Any], value: Any) -> Network:
     """Convert a value to a Network: the ``dec_hook`` of msgspec, which has no type for networks."""
     try:

@@ -104,7 +104,8 @@ class Webhook(models.Model):
             raise ValidationError({"secret": f"a webhook needs one: {A_SECRET}"})
 
     def wants(self, event: str) -> bool:
-        return not self.events or event in self.events
+        events = self.events
+        return isinstance(events, list) and (not events or event in events)  # see ``TypedJSON``
 
     def give_secret(self) -> Secret:
         """Set a new random secret, encrypted; return it. The row is not saved."""

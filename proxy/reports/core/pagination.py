@@ -74,6 +74,14 @@ class CursorPages(CursorPagination):
         }
 
 
+def only_values(
+    rows: QuerySet[Any], query: Mapping[str, Any], columns: Mapping[str, str]
+) -> QuerySet[Any]:
+    """Keep the rows whose columns have one of the values of the parameters of ``columns``."""
+    chosen = {f"{column}__in": query[name] for name, column in columns.items() if query.get(name)}
+    return rows.filter(**chosen)
+
+
 class ColumnFilter(BaseFilterBackend):
     """Keep the rows whose columns have the values of the parameters of the same names.
 
@@ -81,12 +89,7 @@ class ColumnFilter(BaseFilterBackend):
     """
 
     def filter_queryset(self, request: Request, queryset: Any, view: Any) -> Any:
-        chosen = {
-            f"{field}__in": values
-            for name, field in view.filter_columns.items()
-            if (values := view.query.get(name))
-        }
-        return queryset.filter(**chosen)
+        return only_values(queryset, view.query, view.filter_columns)
 
 
 class SortFilter(OrderingFilter):
@@ -150,14 +153,6 @@ class KeysetParameters(TimeRangeParameters, PageParameters):
         attrs = super().validate(attrs)
         check_format(attrs)
         return attrs
-
-
-def only_values(
-    rows: QuerySet[Any], query: Mapping[str, Any], columns: Mapping[str, str]
-) -> QuerySet[Any]:
-    """Keep the rows whose columns have one of the values of the parameters of ``columns``."""
-    chosen = {f"{column}__in": query[name] for name, column in columns.items() if query.get(name)}
-    return rows.filter(**chosen)
 
 
 class KeysetView(ReportView):

@@ -16,7 +16,7 @@ from proxy.counters.sqlite_store import SqliteStore
 from proxy.encryption.upstream_secrets import encrypt_secret
 from proxy.gateway.snapshot import config_cache
 from proxy.ledger.posting.ledger_writer import write_to_database
-from proxy.models import Budget, DrainWatermark, Price, Route, RouteTarget, Upstream
+from proxy.models import Budget, DrainWatermark, Price, Route, RouteTarget, Upstream, Webhook
 from proxy.models.setup.columns import SEALED
 from proxy.models.setup.config_row_validation import SKIPPED
 from proxy.permissions.roles import AUDITOR, MEMBER, OWNER
@@ -214,6 +214,21 @@ def test_unreadable_rows_have_a_notice_for_users_who_see_everything(root, client
     assert of_member == []
     assert (pages, lists) == ([200] * 3, [200] * 2)
     assert many[4] == "6 rows cannot be read and are skipped."
+
+
+@pytest.mark.parametrize("value", [7, "x", [7], {"a": 1}])
+def test_lists_show_a_value_that_cannot_be_read(root, value):
+    key, _ = factories.key("ci", scopes=value)
+    budget = Budget.objects.create(team=key.team, usd=5, models_covered=value)
+    Webhook.objects.create(name="w", url="https://x.example", secret={"env": "X"}, events=value)
+    write_to_database([factories.exchange_records(at=now(), key=key)])
+
+    for url in ("apikey/", "budget/", "webhook/", f"budget/{budget.pk}/change/"):
+        page = root.get(f"/admin/proxy/{url}")
+
+        assert page.status_code == 200
+        assert "(cannot be read)" in page.content.decode()
+    assert root.get("/admin/").status_code == 200
 
 
 def test_a_missing_upstream_secret_has_a_notice_with_the_variable(root, monkeypatch):

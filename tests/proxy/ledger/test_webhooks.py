@@ -112,3 +112,13 @@ def test_pauses_stops_and_disabled_upstreams_have_events(key):
     ]
     assert found[0][2]["changes"]["message"] == {"after": "back at noon"}
     assert found[4][2]["name"] == "vllm"
+
+
+def test_a_webhook_whose_events_cannot_be_read_does_not_prevent_a_change(key):
+    """Only SQL can write such a row."""
+    Webhook.objects.create(name="damaged", url="https://x.example", secret={"env": "X"}, events=7)
+
+    by_the_admin(key)
+
+    [event] = WebhookEvent.objects.all()
+    assert [delivery.webhook.name for delivery in event.deliveries.all()] == ["ops"]

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from django.apps import apps
 from django.core.exceptions import ValidationError
+from django.core.management import CommandError
 from django.db import IntegrityError, connection, transaction
 
 from proxy.config.dump import dump_table
@@ -123,13 +124,29 @@ def test_the_upgrade_stops_at_a_wrong_value_and_names_the_row(model, values, col
     migration.check_values(apps, editor)
     row = model.objects.create(**values)
 
-    with pytest.raises(RuntimeError) as stopped:
+    with pytest.raises(CommandError) as stopped:
         migration.check_values(apps, editor)
 
-    text = str(stopped.value)
-    assert text.startswith(f"{model.__name__} {row.name} (id {row.pk}): {column}: {message}")
-    assert "sk-inline" not in text
+    text, named = str(stopped.value).split("\n  ")
+    assert text.startswith("rows with values that are not allowed: 1. ")
+    assert named.startswith(f"{model.__name__} {row.name} (id {row.pk}): {column}: {message}")
+    assert "sk-inline" not in named
     row.delete()
+
+
+@pytest.mark.django_db
+def test_the_upgrade_names_all_rows_with_a_wrong_value():
+    migration = importlib.import_module("proxy.migrations.0009_typed_configuration")
+    for name in ("a", "b"):
+        Team.objects.create(name=name, limits=[], member_keys=7)
+
+    with pytest.raises(CommandError) as stopped:
+        migration.check_values(apps, SimpleNamespace(connection=connection))
+
+    _, *named = str(stopped.value).split("\n  ")
+    assert [(line.split()[1], line.split(": ")[1]) for line in named] == [
+        ("a", "limits"), ("b", "limits"), ("a", "member_keys"), ("b", "member_keys"),
+    ]  # fmt: skip
 
 
 @pytest.mark.django_db
@@ -140,7 +157,7 @@ def test_the_upgrade_names_a_row_whose_number_is_text():
     with connection.cursor() as cursor:
         cursor.execute("UPDATE proxy_team SET retention_days = 'ninety'")
 
-    with pytest.raises(RuntimeError, match=rf"Team a \(id {team.pk}\): retention_days: the stored"):
+    with pytest.raises(CommandError, match=rf"Team a \(id {team.pk}\): retention_days: the stored"):
         migration.check_values(apps, SimpleNamespace(connection=connection))
 
 

@@ -119,15 +119,18 @@ def test_a_failed_load_is_retried() -> None:
 
 
 READ_FILE = """
-import sys, threading
+import os, signal, sys, threading
 import bridge_project.asgi
 from pathlib import Path
-from proxy.config.load import read_in_child
+from proxy.config import load
 from proxy.secrets import ConfigError
+
+if "killed" in sys.argv:  # such as for want of memory; both kinds of children execute this line
+    load.read_file = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 
 def read():
     try:
-        print([team["name"] for team in read_in_child(Path(sys.argv[1])).teams])
+        print([team["name"] for team in load.read_in_child(Path(sys.argv[1])).teams])
     except ConfigError as mistake:
         print(mistake)
 
@@ -141,15 +144,16 @@ if __name__ == "__main__":  # a spawned child imports this program
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "what", "expected"),
     [
-        ('[[teams]]\nname = "a"\n', "['a']"),
-        ('[[teams]]\nname = "a"\nrpm = 5\n', "{path}: teams[0]: unknown key 'rpm'"),
+        ('[[teams]]\nname = "a"\n', "read", "['a']"),
+        ('[[teams]]\nname = "a"\nrpm = 5\n', "read", "{path}: teams[0]: unknown key 'rpm'"),
+        ("", "killed", "{path}: the process that reads it ended with exit code -9"),
     ],
-    ids=["a valid file", "a mistake"],
+    ids=["a valid file", "a mistake", "a killed child"],
 )
 def test_a_configuration_file_is_read_without_importing_the_serializers(
-    tmp_path: Path, text: str, expected: str
+    tmp_path: Path, text: str, what: str, expected: str
 ) -> None:
     """At a start (forked) and while threads run (spawned)."""
     file, program = tmp_path / "bridge.toml", tmp_path / "program.py"
@@ -157,7 +161,7 @@ def test_a_configuration_file_is_read_without_importing_the_serializers(
     program.write_text(READ_FILE)
 
     result = subprocess.run(  # noqa: S603 -- our own program
-        [sys.executable, str(program), str(file)],
+        [sys.executable, str(program), str(file), what],
         cwd=ROOT,
         env={**os.environ, "BRIDGE_DATA_DIR": str(tmp_path), "PYTHONPATH": str(ROOT),
              "DATABASE_URL": "sqlite:///:memory:", "DJANGO_SETTINGS_MODULE": "bridge_project.settings"},

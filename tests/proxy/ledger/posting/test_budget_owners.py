@@ -1,7 +1,11 @@
 """Which rows the budgets count: those of their team, key and user, once they are posted."""
 
+from typing import Any
+
+import pytest
 from django.contrib.auth import get_user_model
-from django.db import transaction
+from django.db import connection, transaction
+from django.db.models import TextField, Value
 
 from proxy.counters.budget_periods import window
 from proxy.counters.sqlite_store import SqliteStore
@@ -61,6 +65,32 @@ def test_a_budget_without_an_owner_has_spent_nothing(team: Team) -> None:
         set_cost(exchange_id(1), 5)
         assert budget_sync.spent_nanousd(Budget(team=team), when) == 5
         assert budget_sync.spent_nanousd(Budget(), when) == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"models_covered": 7}, {"models_covered": [7]}, {"zone": "Mars"}, {"period": "year"},
+     {"usd": Value("a lot", output_field=TextField())}],
+    ids=str,
+)  # fmt: skip
+def test_an_unreadable_budget_does_not_prevent_rows_from_being_written(
+    team: Team, store: SqliteStore, values: dict[str, Any]
+) -> None:
+    """Only SQL can write such a row."""
+    if "usd" in values and connection.vendor == "postgresql":
+        pytest.skip("PostgreSQL stores only numbers in this column")
+    damaged, other = (Budget.objects.create(usd=1, period="day", team=team) for _ in range(2))
+    Budget.objects.filter(pk=damaged.pk).update(**values)
+
+    close = closing(1, answer=None, price=PRICE)
+    ledger_writer.write_to_database([ExchangeRecords(opening(1, body=None), [], close)])
+    budget_sync.publish_all(NOON)
+
+    assert Exchange.objects.filter(pk=exchange_id(1), state="closed").exists()
+    assert [budget.pk for budget in budget_sync.all_budgets()] == [other.pk]
+    standing = store.standing(budget_sync.counter_name(other.pk, window("day", "UTC", NOON)))
+    assert standing is not None
+    assert standing.spent > 0
 
 
 def test_closed_requests_are_found_among_many(team: Team):
