@@ -29,8 +29,7 @@ import asyncio, sys, time
 sys.path[:0] = [sys.argv[3]]
 from pathlib import Path
 from proxy.ledger.journal import locks
-from proxy.ledger.journal.journal import DurabilityFuture
-from proxy.ledger.journal.journal import Journal
+from proxy.ledger.journal.journal import DurabilityFuture, Journal
 from proxy.ledger.journal.records import OpenRecord
 journal = Journal(locks.take(Path(sys.argv[1])), segment_bytes=20_000)
 journal.start()

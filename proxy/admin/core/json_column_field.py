@@ -17,6 +17,7 @@ else:
     from unfold.widgets import UnfoldAdminTextareaWidget as TextArea
 
 BARE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+MAX_NESTING: Final = 100  # dots of a name; Python cannot encode an object of a thousand levels
 
 
 class StorableJson(forms.JSONField):
@@ -106,6 +107,8 @@ def _assign(found: dict[str, Any], line: str) -> None:
     *path, last = (part.strip() for part in name.split("."))
     if not equals or not all(map(BARE_NAME.fullmatch, (*path, last))):
         raise forms.ValidationError(f"{line[:80]!r}: expected name = value")
+    if len(path) > MAX_NESTING:
+        raise forms.ValidationError(f"{line[:80]!r}: more than {MAX_NESTING} dots")
     for part in path:
         found = found.setdefault(part, {})
         if not isinstance(found, dict):

@@ -250,7 +250,7 @@ def _search_blocks(patch: str) -> Iterator[tuple[list[str], list[str]]]:
             target.append(line)
 
 
-NUMBERED: Final = re.compile(r"^ *(\d+)(?:→|\t)(.*)$")
+NUMBERED: Final = re.compile(r"^ *(\d{1,9})(?:→|\t)(.*)$")
 READERS: Final = frozenset({"read", "read_file", "view"})
 PARTIAL: Final = ("offset", "limit", "view_range", "start_line", "end_line")
 MAX_BYTES: Final = 16 * 2**20  # characters of all known files; more are forgotten

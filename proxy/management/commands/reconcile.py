@@ -62,10 +62,6 @@ Place = tuple[date, str]  # (UTC day, model)
 Figures = dict[str, Decimal]
 
 
-class BadExport(Exception):
-    """The file cannot be parsed as a provider's export; the message has the reason."""
-
-
 @dataclass(slots=True)
 class Invoice:
     """The figures of one or more export files of a provider."""
@@ -75,13 +71,13 @@ class Invoice:
     reported: set[str] = field(default_factory=set)
 
     def read(self, lines: Iterable[str], names: Mapping[str, str], origin: str) -> None:
-        """Add the figures of a file named ``origin``. Raises BadExport.
+        """Add the figures of a file named ``origin``. Raises ConfigError.
 
         ``names`` maps model names in the file to model names in the ledger.
         """
         rows = csv.DictReader(lines)
-        columns = _columns_of([name.strip().lower() for name in rows.fieldnames or ()], origin)
-        rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
+        rows.fieldnames = header = [name.strip().lower() for name in rows.fieldnames or ()]
+        columns = _columns_of(header, origin)
         self.reported |= {"input" if name == "total_input" else name for name in columns} & {
             *COMPARED
         }
@@ -107,9 +103,9 @@ def _columns_of(header: list[str], origin: str) -> dict[str, str]:
         found["total_input" if beside <= INCLUDED else "input"] = total
     if missing := [name for name in ("day", "model") if name not in found]:
         known = ", ".join(COLUMNS[missing[0]])
-        raise BadExport(f"{origin} has no column for the {missing[0]}; known: {known}")
+        raise ConfigError(f"{origin} has no column for the {missing[0]}; known: {known}")
     if not set(found) & {*COMPARED, "total_input"}:
-        raise BadExport(f"{origin} has no column of tokens or money that is known here")
+        raise ConfigError(f"{origin} has no column of tokens or money that is known here")
     return found
 
 
@@ -132,12 +128,12 @@ def _number(text: str, column: str, where: str) -> Decimal:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite():
-        raise BadExport(f"{where}: {column} is {text[:40]!r}, not a number")
+        raise ConfigError(f"{where}: {column} is {text[:40]!r}, not a number")
     return number
 
 
 def _day(text: str, where: str) -> date:
-    """Return the UTC day of a date, an ISO 8601 time, or Unix seconds. Raises BadExport."""
+    """Return the UTC day of a date, an ISO 8601 time, or Unix seconds. Raises ConfigError."""
     stripped = text.strip()
     try:
         if stripped.isdigit():
@@ -145,7 +141,7 @@ def _day(text: str, where: str) -> date:
         at = datetime.fromisoformat(stripped)
         return at.astimezone(UTC).date() if at.tzinfo else at.date()
     except (ValueError, OverflowError, OSError):
-        raise BadExport(f"{where}: {stripped[:40]!r} is no day") from None
+        raise ConfigError(f"{where}: {stripped[:40]!r} is no day") from None
 
 
 CENT: Final = Decimal("0.01")  # tolerance: providers round the amount of each line of an export
@@ -274,8 +270,8 @@ def _read(files: list[Path], names: Mapping[str, str]) -> Invoice:
                 invoice.read(lines, names, path.name)
         except OSError as exc:
             raise ConfigError(f"{path}: {exc.strerror}") from None
-        except (BadExport, UnicodeDecodeError) as exc:
-            raise ConfigError(str(exc)) from None
+        except (csv.Error, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{path.name}: {exc}") from None
     return invoice
 
 

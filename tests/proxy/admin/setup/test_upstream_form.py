@@ -119,6 +119,7 @@ def test_an_extra_body_is_read_back_unchanged(body):
         ("= 1", "expected name = value"),
         ("a = 1\na = 2", "a has a value already"),
         ("a = 1\na.b = 2", "a has a value already"),
+        ("a." * 5000 + "a = 1", "more than 100 dots"),
         ("model = x", "'model' is 'x'; the route's targets name the model"),
         ("a = " + "[" * 100_000, ""),
         ("a = NaN", "Enter a valid JSON"),

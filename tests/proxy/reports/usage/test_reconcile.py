@@ -197,6 +197,7 @@ def test_a_tolerance_is_in_percent(ledger, reconcile):
         ("date,model,output_tokens\n", "the export has no rows"),
         ("", "no column for the day"),
         ("date,model,cost_usd\n2020-01-01,m,1\n2026-01-01,m,1\n", "more than 400 days"),
+        (f"date,model,cost_usd\n2026-01-01,{'m' * 200_000},1\n", "field larger than field limit"),
     ],
 )
 def test_an_invalid_export_file_is_a_usage_error(db, reconcile, text, message):
