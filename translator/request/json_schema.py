@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from translator.dialect import AnswerForm
-from translator.message_stream.message_composer import WRAPPER
+from translator.message_stream.message_composer import ANSWER_FIELD
 from translator.stream.tool_arguments import compact_json
 
 from .builder import RequestBuilder
@@ -581,8 +581,8 @@ def _wrapped(schema: Schema) -> Schema:
     inner = {key: value for key, value in inner.items() if key not in ("$schema", "$id")}
     return {
         "type": "object",
-        "properties": {WRAPPER: _with_moved_root(inner)},
-        "required": [WRAPPER],
+        "properties": {ANSWER_FIELD: _with_moved_root(inner)},
+        "required": [ANSWER_FIELD],
         "additionalProperties": False,
         **{key: _with_moved_root(value) for key, value in holders.items()},
     }
@@ -606,4 +606,4 @@ def _moved(reference: str) -> str:
     at_definition = reference.startswith(tuple(f"#/{holder}/" for holder in DEFINITIONS))
     if at_definition or not (reference == "#" or reference.startswith("#/")):
         return reference
-    return f"#/properties/{WRAPPER}{reference[1:]}"
+    return f"#/properties/{ANSWER_FIELD}{reference[1:]}"
