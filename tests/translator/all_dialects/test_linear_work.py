@@ -15,6 +15,7 @@ from translator.anthropic.request_validation import parse_messages_request
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
+from translator.web_search.request import offer_search
 
 SMALL = 6_000
 QUADRATIC = 10  # times the work for four times the size: 4 is linear, 16 is quadratic
@@ -51,6 +52,17 @@ def servers(count):
     }
 
 
+def results_of_one_call(count):
+    call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+    results = [
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": f"{number} {'x' * 99}"}
+        for number in range(count)
+    ]
+    first = {"role": "user", "content": "hi"}
+    turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": results}]
+    return {"messages": [first, *turns]}
+
+
 def with_tool(schema, **fields):
     tool = {"name": "f", "input_schema": {"type": "object", **schema}, **fields}
     return {**emitted({"type": "text", "text": "hi"}), "tools": [tool]}
@@ -76,7 +88,7 @@ def references_to_definitions(count):
 
 REQUESTS = {made.__name__: made for made in (
     system_messages, cleared_messages, blocks_with_notes, servers, required_by_two_branches,
-    required_of_a_strict_tool, references_to_definitions,
+    required_of_a_strict_tool, references_to_definitions, results_of_one_call,
 )}  # fmt: skip
 
 
@@ -97,7 +109,7 @@ def cpu_of(dialect, request):
 
 DIALECTS = {"chat": openai_chat, "responses": openai_responses}
 IN_FAST_LANE = {
-    ("chat", "system_messages"), ("chat", "blocks_with_notes"),
+    ("chat", "system_messages"), ("chat", "blocks_with_notes"), ("chat", "results_of_one_call"),
     ("responses", "cleared_messages"), ("responses", "servers"),
     *(("responses", made) for made in REQUESTS if "require" in made or "references" in made),
 }  # fmt: skip
@@ -153,3 +165,22 @@ def test_many_references_to_one_large_definition_are_not_expanded(strict):
     built = openai_responses.DIALECT.build_request(body, target)
 
     assert len(json.dumps(built.body)) < 2 * len(json.dumps(body))
+
+
+def test_the_searches_of_one_turn_are_read_in_about_four_times_the_work():
+    tool = {"type": "web_search_20250305", "name": "web_search"}
+
+    def cpu(count):
+        ids = [f"srvtoolu_{number}" for number in range(count)]
+        calls = [
+            {"type": "server_tool_use", "id": id_, "name": "web_search", "input": {}} for id_ in ids
+        ]
+        results = [
+            {"type": "web_search_tool_result", "tool_use_id": id_, "content": []} for id_ in ids
+        ]
+        turn = {"role": "assistant", "content": [*calls, *results]}
+        began = time.process_time()
+        offer_search({"messages": [turn], "tools": [tool]}, tool)
+        return time.process_time() - began
+
+    assert cpu(4 * SMALL) < QUADRATIC * max(min(cpu(SMALL) for _ in range(3)), 0.002)
