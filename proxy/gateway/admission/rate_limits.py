@@ -375,7 +375,7 @@ class SharedLimiter(Limiter):
 
     def renew(self) -> None:
         """Extend the leases of this process's slots in the store. Raises StoreUnavailable."""
-        counters = sorted(thread.submit(list, self.held).result())  # one team after the other
+        counters = sorted(thread.submit(lambda: [*self.held]).result())  # one team after the other
         for at in range(0, len(counters), RENEWED):
             thread.submit(self._renew, counters[at : at + RENEWED]).result()
 
