@@ -90,7 +90,7 @@ class AnswerForm(NamedTuple):
     """How a structured output differs from the client's schema."""
 
     wrapped: bool = False
-    """Whether an object with one property is around the answer (``message_composer.WRAPPER``)."""
+    """Whether the answer is the ``message_composer.ANSWER_FIELD`` of an object around it."""
     optional: frozenset[str] = frozenset()
     """Paths of properties that may be null instead of absent, as in ``StrictSchema``."""
 

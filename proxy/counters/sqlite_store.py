@@ -31,6 +31,8 @@ from .store import (
 
 BUSY_S: Final = 2.0
 """Less than a request waits, so that it learns that the file is locked (``counter_thread``)."""
+PRUNE_S: Final = 60.0
+"""Seconds between two deletions of ended leases of slots and of debts that were paid off."""
 SCHEMA: Final = """
 PRAGMA synchronous = NORMAL;  -- the ledger restores what a power cut loses
 CREATE TABLE IF NOT EXISTS sums (
@@ -101,6 +103,7 @@ class SqliteStore(Store):
         self._clock = clock
         self._lease_s = lease_s
         self._lock = threading.Lock()
+        self._pruned_at = 0.0
 
     @again_on_a_new_file
     def take(self, request_id: str, holder: str, takes: Sequence[Take]) -> Taken:
@@ -135,6 +138,11 @@ class SqliteStore(Store):
                 connection.executemany("INSERT OR REPLACE INTO debts VALUES (?, ?)", debts)
             if slots:
                 connection.executemany(ADD_SLOTS, slots)
+            if (debts or slots) and now - self._pruned_at >= PRUNE_S:
+                self._pruned_at = now
+                connection.execute(DELETE_SLOTS, (LIMITS, f"{LIMITS}~", now))
+                paid_off = int((now - EXPIRE_S) * 1_000_000)
+                connection.execute("DELETE FROM debts WHERE due < ?", (paid_off,))
             return Taken(granted=True, standings=standings)
 
     @again_on_a_new_file
@@ -241,9 +249,6 @@ class SqliteStore(Store):
         now = self._clock()
         until = now + self._lease_s
         with self._change() as connection:
-            connection.execute(DELETE_SLOTS, (LIMITS, f"{LIMITS}~", now))
-            paid_off = int((now - EXPIRE_S) * 1_000_000)
-            connection.execute("DELETE FROM debts WHERE due < ?", (paid_off,))
             for counter, amount in held.items():
                 if amount is None:
                     connection.execute(

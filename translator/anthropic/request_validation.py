@@ -153,9 +153,12 @@ def check_tool_names(request: dict[str, Any]) -> None:
     names = [definition["name"] for definition in tools or () if "name" in definition]
     known_names = {name for name in names if name is not None}
     if len(known_names) + names.count(None) < len(names):
-        names = [definition.get("name") for definition in tools or ()]
-        number = next(n for n, name in enumerate(names) if name is not None and name in names[:n])
-        raise ValidationFault("Tool names must be unique", "tools", str(number), "name")
+        earlier: set[str] = set()
+        for number, name in enumerate(definition.get("name") for definition in tools or ()):
+            if name in earlier:
+                raise ValidationFault("Tool names must be unique", "tools", str(number), "name")
+            if name is not None:
+                earlier.add(name)
     if not choice or choice["type"] != "tool" or choice["name"] in known_names:
         return
     added = {

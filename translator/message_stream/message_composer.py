@@ -30,9 +30,9 @@ from translator.stream.tool_arguments import (
 from .open_block import BROKEN_ARGUMENTS, Block, Delta, Key, StopScanner, finish_input, merge_deltas
 from .stream_grammar import MessageWriter
 
-WRAPPER: Final = "value"
+ANSWER_FIELD: Final = "value"
 """The one property of the object around an answer that is no object."""
-_WRAPPER_START: Final = re.compile(rf'\s{{0,99}}\{{\s{{0,99}}"{WRAPPER}"\s{{0,99}}:\s{{0,99}}')
+_ANSWER_START: Final = re.compile(rf'\s{{0,99}}\{{\s{{0,99}}"{ANSWER_FIELD}"\s{{0,99}}:\s{{0,99}}')
 
 
 def restored_answer(text: str, form: AnswerForm) -> str:
@@ -45,20 +45,20 @@ def restored_answer(text: str, form: AnswerForm) -> str:
     """
     value, _ = parse_arguments(text) if text and not text.isspace() else (text, False)
     if not isinstance(value, dict):
-        start = _WRAPPER_START.match(text) if form.wrapped else None
+        start = _ANSWER_START.match(text) if form.wrapped else None
         return text[start.end() :] if start is not None else text
     if "\\u" in text:
         value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
     restored = without_nulls(value, form.optional)
     if form.wrapped:
-        return compact_json(restored[WRAPPER]) if restored.keys() == {WRAPPER} else text
+        return compact_json(restored[ANSWER_FIELD]) if restored.keys() == {ANSWER_FIELD} else text
     return text if restored == value else compact_json(restored)
 
 
 WRAPPERS: Final = frozenset({"parallel", "multi_tool_use.parallel", "multi_tool_use_parallel"})
 """OpenAI's models were trained with this tool for parallel calls and sometimes call it although no
 such tool is declared (vercel/ai#19067). No client has it, so its calls would be lost."""
-PREFIX: Final = "functions."
+NAMESPACE: Final = "functions."
 """The namespace of the client's tools in OpenAI's prompts."""
 UNWRAPPED: Final = Note(
     "content", "repaired", "a call of the model's own wrapper is given as the calls inside"
@@ -73,7 +73,7 @@ InnerCall = tuple[str, dict[str, Any]]
 
 def is_wrapper(name: str) -> bool:
     """Return whether the name of a call is that of the wrapper."""
-    return name.removeprefix(PREFIX) in WRAPPERS
+    return name.removeprefix(NAMESPACE) in WRAPPERS
 
 
 def calls_inside(arguments: str, name_of: Callable[[str], str | None]) -> list[InnerCall] | None:
@@ -91,7 +91,7 @@ def calls_inside(arguments: str, name_of: Callable[[str], str | None]) -> list[I
         inner = use.get("parameters", {}) if isinstance(use, dict) else None
         if isinstance(inner, str):
             inner, _ = parse_arguments(inner)
-        name = name_of(recipient.removeprefix(PREFIX)) if isinstance(recipient, str) else None
+        name = name_of(recipient.removeprefix(NAMESPACE)) if isinstance(recipient, str) else None
         if name is None or not isinstance(inner, dict):
             return None
         calls.append((name, inner))
@@ -154,10 +154,6 @@ class MessageComposer:
         self._dropped_calls: dict[Key, None] = {}
         self._hidden_reasoning = TextBuffer()  # that no block shows
         self._has_invalid_arguments = False  # and the profile treats them as an error
-
-    @property
-    def active_block(self) -> Block | None:
-        return self._queue[0] if self._queue else None
 
     @property
     def has_output(self) -> bool:

@@ -138,7 +138,7 @@ class Block:
         self.sends_arguments = False  # whether arguments are being sent: they start with a brace
         self.arguments_value: Any = None  # the parsed arguments
         self.further_inputs: Sequence[dict[str, Any]] = ()  # of further calls of the same tool
-        self.held_comma = ""  # a comma at the end of the arguments so far, and what follows it
+        self.held_comma: list[str] = []  # a comma at the end of the arguments, and what follows it
         self.comma_repairs = 0  # how often trailing commas were removed
 
     @property
@@ -208,7 +208,10 @@ class Block:
 
         A comma at the end of a piece waits for the next piece, which shows whether it is trailing.
         """
-        piece = self.held_comma + piece
+        if self.held_comma and piece.isspace():
+            self.held_comma.append(piece)
+            return ""
+        piece = "".join(self.held_comma) + piece
         if COMMA_BEFORE_END.search(piece) and self.comma_repairs < MAX_COMMA_REPAIRS:
             self.comma_repairs += 1
             text = self.text.lstrip()
@@ -216,9 +219,9 @@ class Block:
             piece = without_trailing_commas(text)[len(sent) :]
         sendable = piece.rstrip()
         if not sendable.endswith(","):
-            self.held_comma = ""
+            self.held_comma = []
             return piece
-        self.held_comma = piece[len(sendable) - 1 :]
+        self.held_comma = [piece[len(sendable) - 1 :]]
         return sendable[:-1]
 
     def make_delta(self, piece: str) -> Delta:
@@ -291,7 +294,7 @@ def finish_input(block: Block, optional: AbstractSet[str]) -> tuple[str, Note | 
         value = text
     if "\\u" in text:
         value = replace_surrogates(value)  # an escape sequence may encode an unpaired surrogate
-    unsent = block.held_comma if is_cut else block.held_comma + leftovers
+    unsent = "".join(block.held_comma) + ("" if is_cut else leftovers)
     if is_unsent:
         if is_valid and (repaired or optional):
             value = without_nulls(value, optional)

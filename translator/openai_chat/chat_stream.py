@@ -10,14 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from translator.anthropic.stop_reason import LIMIT_REACHED
-from translator.anthropic.usage import (
-    NO_USAGE,
-    merge_usage,
-)
-from translator.dialect import (
-    TextLocation,
-    UpstreamError,
-)
+from translator.anthropic.usage import NO_USAGE, merge_usage
+from translator.dialect import TextLocation, UpstreamError
 from translator.errors import BadUpstream
 from translator.message_stream.response_stream import (
     IMAGE,

@@ -15,9 +15,7 @@ from translator.anthropic.stop_reason import (
     LIMIT_REACHED,
     is_at_limit,
 )
-from translator.anthropic.usage import (
-    Usage,
-)
+from translator.anthropic.usage import Usage
 from translator.dialect import (
     ResponseContext,
     TextLocation,
@@ -162,9 +160,9 @@ class ResponsesStream(ResponseStream):
                 part = event["part"]  # the part is nearly always empty, so this check saves a call
                 if type(part) is dict and "text" in part and part["text"]:
                     self._add_initial_text(event)
-            elif kind in self.PINGS:
+            elif kind in PINGS:
                 self.composer.writer.events.append(PING.copy())
-            elif ("type" in event or not self._read_json_body(event)) and kind not in self.IGNORED:
+            elif ("type" in event or not self._read_json_body(event)) and kind not in IGNORED:
                 # Unknown events are counted and reported, to detect changes of the API; they never
                 # end a stream.
                 self.unknown.add(kind)
@@ -413,8 +411,6 @@ class ResponsesStream(ResponseStream):
         **dict.fromkeys(EVENT_MAPPINGS, _read_text),
         "response.content_part.done": _finish_part,
     }
-    PINGS: ClassVar = PINGS
-    IGNORED: ClassVar = IGNORED
 
 
 def _item_in(event: UpstreamEvent) -> OutputItem:

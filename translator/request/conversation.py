@@ -7,6 +7,7 @@ docs/mapping.md.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, ClassVar, Final
 
 from translator.anthropic.request_validation import TOOL_CHANGES
@@ -193,7 +194,7 @@ class Conversation(ABC):
     def _start_user_turn(self, calls: list[str]) -> None:
         """Start the content between two assistant turns; ``calls`` are those of the first one."""
         self._calls = calls
-        self._results: dict[str, Output] = {}
+        self._results: dict[str, list[Output]] = {}  # id of a call -> its results, usually one
         self._result_paths: dict[str, str] = {}
         self._media: list[Part] = []  # of tool results whose output may contain only text
         self.user_entries: list[Entry] = []  # messages of the user and the system, in order
@@ -248,17 +249,23 @@ class Conversation(ABC):
         if has_media:
             output = parts
         call_id = upstream_call_id(block["tool_use_id"], builder.target)
-        earlier = self._results.get(call_id)
-        if earlier is not None:
+        outputs = self._results.setdefault(call_id, [])
+        if outputs:
             builder.add_note(path, *REPEATED_RESULT)
-            if output == earlier:
-                pass
-            elif isinstance(earlier, str) and isinstance(output, str):
-                output = f"{earlier}\n{output}"
-            else:
-                output = [*self.parts_of(earlier), *self.parts_of(output)]
-        self._results[call_id] = output
+        if outputs != [output]:
+            outputs.append(output)
         self._result_paths[call_id] = f"{path}.tool_result"
+
+    def _joined(self, outputs: list[Output]) -> Output:
+        """Return the results of one call as one: a text, unless one of them has media."""
+        if len(outputs) == 1:  # nearly always
+            return outputs[0]
+        texts = [*takewhile(lambda output: isinstance(output, str), outputs)]
+        text, rest = "\n".join(map(str, texts)), outputs[len(texts) :]
+        if not rest:
+            return text
+        parts = self.parts_of(text) if texts else []
+        return [*parts, *(part for output in rest for part in self.parts_of(output))]
 
     def _read_system_message(self, message: dict[str, Any], number: int) -> None:
         path = f"messages.{number}"
@@ -280,7 +287,8 @@ class Conversation(ABC):
         for call_id in self._calls:
             if call_id not in self._results:
                 self.builder.add_note(path, "repaired", "a tool call without its result")
-            entry = self.result_entry(call_id, self._results.pop(call_id, NO_RESULT))
+            output = self._joined(self._results.pop(call_id, [NO_RESULT]))
+            entry = self.result_entry(call_id, output)
             self.builder.place(entry, self._result_paths.get(call_id, ""))
             self.entries.append(entry)
         parts = self._media
@@ -288,7 +296,7 @@ class Conversation(ABC):
             self.builder.add_note(
                 path, "repaired", "a tool result without its call is sent as user text"
             )
-            parts += self.orphan_parts(orphan)
+            parts += self.orphan_parts(self._joined(orphan))
         entries = self.user_entries
         if parts and entries and entries[0].get("role") == "user":
             entries[0]["content"] = parts + entries[0]["content"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from translator.dialect import AnswerForm
-from translator.message_stream.message_composer import WRAPPER
+from translator.message_stream.message_composer import ANSWER_FIELD
 from translator.stream.tool_arguments import compact_json
 
 from .builder import RequestBuilder
@@ -41,6 +41,10 @@ def repaired(schema: Any, repairs: dict[str, None]) -> Schema:
 def escape_name(name: str) -> str:
     """Return a property name as a path part, with JSON Pointer's escapes (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
+
+
+def unescape_name(escaped: str) -> str:
+    return escaped.replace("~1", "/").replace("~0", "~")
 
 
 class _Repairer:
@@ -151,7 +155,7 @@ class _Repairer:
             return True  # the root, or an anchor
         place = self._root
         for part in reference[2:].split("/"):
-            name = part.replace("~1", "/").replace("~0", "~")
+            name = unescape_name(part)
             if type(place) is dict and name in place:
                 place = place[name]
             elif type(place) is list and name.isdecimal() and int(name[:6]) < len(place):
@@ -197,6 +201,14 @@ MAX_PROPERTIES: Final = 5000
 
 MAX_BRANCHES: Final = 1000
 """Maximum union branches to read, because a malicious schema could expand without end."""
+
+MAX_PARTS: Final = 100_000
+"""Maximum keywords, properties and required names of the branches to read: many branches may refer
+to one large definition."""
+
+MAX_EXPANDED: Final = 2**20
+"""Maximum characters of the definitions that replace references in a strict schema, each counted as
+often as it is used."""
 
 MAX_CHOICES: Final = 20
 """Maximum branches of a union whose required properties are described in words."""
@@ -247,7 +259,7 @@ def to_strict(schema: Any) -> StrictSchema | None:
     """Return the schema in OpenAI's strict form; None if that form cannot express the schema."""
     if not isinstance(schema, dict) or any(key in schema for key in COMBINERS):
         return None
-    converter = _StrictConverter(_definitions(schema))
+    converter = _StrictConverter(schema)
     try:
         strict_schema = converter.object(resolve_root_reference(schema), "", 0)
     except _NotStrictError:
@@ -261,6 +273,7 @@ class _RootNormalizer:
 
     repairs: dict[str, None]
     branches: int = 0
+    parts: int = 0
 
     def root(self, schema: Any, depth: int) -> Schema:
         schema = schema if isinstance(schema, dict) else {}
@@ -269,6 +282,7 @@ class _RootNormalizer:
         result = _plain_object(schema)
         properties: Schema = dict(result["properties"])
         required = _names(result.get("required"))
+        self.parts += len(result) + len(properties) + len(required)
         for combiner in COMBINERS:
             if combiner not in schema:
                 continue
@@ -297,6 +311,7 @@ class _RootNormalizer:
                 isinstance(branch, dict)
                 and depth < MAX_STRICT_DEPTH
                 and self.branches <= MAX_BRANCHES
+                and self.parts <= MAX_PARTS
             ):
                 yield {**branch, **holders}
 
@@ -304,9 +319,12 @@ class _RootNormalizer:
 def _merged_properties(branches: list[Schema], combiner: str) -> Schema:
     """Return the properties of all branches; one that differs between them as a union."""
     variants: dict[str, dict[str, Any]] = {}
+    texts: dict[int, str] = {}  # by the id of a property: that of a definition is in many branches
     for branch in branches:
         for name, inner in branch["properties"].items():
-            variants.setdefault(name, {}).setdefault(compact_json(inner), inner)
+            if id(inner) not in texts:
+                texts[id(inner)] = compact_json(inner)
+            variants.setdefault(name, {}).setdefault(texts[id(inner)], inner)
     union = "allOf" if combiner == "allOf" else "anyOf"
     return {
         name: next(iter(each.values())) if len(each) == 1 else {union: list(each.values())}
@@ -351,9 +369,11 @@ class _NotStrictError(Exception):
 class _StrictConverter:
     """Converts one schema to the strict form; definitions replace their references."""
 
-    definitions: Mapping[str, Any]
+    root: Schema
     optional: set[str] = field(default_factory=set)
     parts: int = 0
+    expanded: int = 0  # characters of the definitions used so far
+    sizes: dict[str, int] = field(default_factory=dict)  # reference -> characters
 
     def any(self, schema: Any, path: str, depth: int) -> Schema:
         if not isinstance(schema, dict) or depth > MAX_STRICT_DEPTH:
@@ -361,8 +381,13 @@ class _StrictConverter:
         if "$ref" in schema:
             # MAX_STRICT_DEPTH ends a cycle: without references, a cyclic schema has no strict form.
             reference = schema["$ref"]
-            definition = self.definitions.get(reference) if isinstance(reference, str) else None
+            definition = _find_definition(self.root, reference)
             if definition is None:
+                raise _NotStrictError
+            if reference not in self.sizes:
+                self.sizes[reference] = len(compact_json(definition))
+            self.expanded += self.sizes[reference]
+            if self.expanded > MAX_EXPANDED:
                 raise _NotStrictError
             return self.any(definition, path, depth + 1)
         if any(key in schema for key in UNSUPPORTED):
@@ -397,7 +422,7 @@ class _StrictConverter:
         if not properties and depth > 0 and "additionalProperties" not in schema:
             raise _NotStrictError  # an object with any keys; a strict object would forbid all keys
         self._count(len(properties))
-        required = _names(schema.get("required"))
+        required = frozenset(_names(schema.get("required")))
         converted: Schema = {}
         for name, inner in properties.items():
             property_path = _join_path(path, escape_name(name))
@@ -423,26 +448,30 @@ def _join_path(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _definitions(schema: Schema) -> dict[str, Any]:
-    definitions: dict[str, Any] = {"#": schema}
+def _find_definition(root: Schema, reference: Any) -> Any:
+    """Return what a reference to the root or to one of its definitions stands for; else None."""
+    if not isinstance(reference, str):
+        return None
+    if reference == "#":
+        return root
     for holder in DEFINITIONS:
-        inner = schema.get(holder)
-        if isinstance(inner, dict):
-            definitions |= {
-                f"#/{holder}/{escape_name(name)}": value for name, value in inner.items()
-            }
-    return definitions
+        place = f"#/{holder}/"
+        inner = root.get(holder)
+        if reference.startswith(place) and isinstance(inner, dict):
+            escaped = reference.removeprefix(place)
+            name = unescape_name(escaped)
+            return inner.get(name) if escape_name(name) == escaped else None
+    return None
 
 
 def resolve_root_reference(schema: Schema) -> Schema:
     """Replace a root ``$ref`` to one of the schema's own definitions by that definition."""
-    definitions = _definitions(schema)
+    root = schema
     holders = {key: schema[key] for key in DEFINITIONS if key in schema}
     for _ in range(MAX_REFERENCES):
         if "$ref" not in schema:
             return schema
-        reference = schema["$ref"]
-        target = definitions.get(reference) if isinstance(reference, str) else None
+        target = _find_definition(root, schema["$ref"])
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**(target if isinstance(target, dict) else {}), **rest, **holders}
     return {key: value for key, value in schema.items() if key != "$ref"}
@@ -453,7 +482,8 @@ def _required_by(branches: list[Schema], combiner: str) -> list[str]:
     if combiner == "allOf":
         return [name for names in required for name in names]
     first, *others = required or [[]]
-    return [name for name in first if all(name in names for names in others)]
+    in_all = frozenset(first).intersection(*others)
+    return [name for name in first if name in in_all]
 
 
 def _nullable(schema: Schema) -> Schema:
@@ -581,8 +611,8 @@ def _wrapped(schema: Schema) -> Schema:
     inner = {key: value for key, value in inner.items() if key not in ("$schema", "$id")}
     return {
         "type": "object",
-        "properties": {WRAPPER: _with_moved_root(inner)},
-        "required": [WRAPPER],
+        "properties": {ANSWER_FIELD: _with_moved_root(inner)},
+        "required": [ANSWER_FIELD],
         "additionalProperties": False,
         **{key: _with_moved_root(value) for key, value in holders.items()},
     }
@@ -606,4 +636,4 @@ def _moved(reference: str) -> str:
     at_definition = reference.startswith(tuple(f"#/{holder}/" for holder in DEFINITIONS))
     if at_definition or not (reference == "#" or reference.startswith("#/")):
         return reference
-    return f"#/properties/{WRAPPER}{reference[1:]}"
+    return f"#/properties/{ANSWER_FIELD}{reference[1:]}"

@@ -97,16 +97,18 @@ def _split_message(message: dict[str, Any], name: str) -> Iterator[dict[str, Any
     blocks: list[Block] = []
     results: dict[str, Block] = {}  # of the searches in ``blocks``, by the id of the call
     waiting: list[str] = []  # ids of the searches in ``blocks``
+    known: set[str] = set()  # the same ids
     for block in content:
-        if block["type"] == "web_search_tool_result" and block["tool_use_id"] in waiting:
+        if block["type"] == "web_search_tool_result" and block["tool_use_id"] in known:
             results[block["tool_use_id"]] = tool_result(block)
             continue
         if results:
             yield {**message, "content": blocks}
             yield {"role": "user", "content": _results_of(waiting, results)}
-            blocks, results, waiting = [], {}, []
+            blocks, results, waiting, known = [], {}, [], set()
         if block["type"] == "server_tool_use" and block["id"] in searches:
             waiting.append(block["id"])
+            known.add(block["id"])
             blocks.append({**block, "type": "tool_use", "id": function_id(block["id"])})
         else:
             blocks.append(block)

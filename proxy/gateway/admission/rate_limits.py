@@ -36,6 +36,8 @@ log = logging.getLogger("proxy.gateway")
 
 MINUTE_S: Final = 60.0
 MINUTE_US: Final = 60_000_000
+RENEWED: Final = 20
+"""Counters of slots that one call renews: requests wait for one call, not for all of them."""
 
 thread: Final = CounterThread("limits")
 
@@ -373,12 +375,16 @@ class SharedLimiter(Limiter):
 
     def renew(self) -> None:
         """Extend the leases of this process's slots in the store. Raises StoreUnavailable."""
-        thread.submit(self._renew).result()
+        counters = sorted(thread.submit(lambda: [*self.held]).result())  # one team after the other
+        for at in range(0, len(counters), RENEWED):
+            thread.submit(self._renew, counters[at : at + RENEWED]).result()
 
-    def _renew(self) -> None:
-        if self.held:
-            self.store.renew(self.holder, self.held)
-            self.held = +self.held
+    def _renew(self, counters: Sequence[str]) -> None:
+        held = {counter: self.held[counter] for counter in counters}
+        self.store.renew(self.holder, held)
+        for counter, amount in held.items():
+            if amount <= 0:
+                del self.held[counter]
 
 
 def _release_unused(acquisition: "Future[ConcurrencySlot]") -> None:

@@ -61,6 +61,12 @@ def chat_text_and_pieces(count):
     return [calls_chunk(call('{"a":', id="c", index=0)), *[text, piece] * count]
 
 
+def chat_spaces_behind_a_comma(count):
+    """Models that are held to a schema may repeat line breaks up to their output limit."""
+    space = calls_chunk(call("\n", name="", index=0))
+    return [calls_chunk(call('{"a":1,', id="c", index=0)), *[space] * (8 * count)]
+
+
 def chat_messages(count):
     delta = {"choices": [{"index": 0, "delta": {"content": "x" * 99}}]}
     message = {"choices": [{"index": 0, "message": {"content": "y" * 99}}]}
@@ -128,7 +134,7 @@ def anthropic_interleaved_pieces(count):
 STREAMS = {made.__name__: made for made in (
     chat_calls_in_a_frame, chat_calls_with_one_id, chat_calls_without_names,
     chat_names_in_each_piece, chat_ids_in_each_piece, chat_pieces_behind_the_arguments,
-    chat_text_and_pieces, chat_messages,
+    chat_text_and_pieces, chat_spaces_behind_a_comma, chat_messages,
     responses_argument_pieces, responses_finished_arguments, responses_finished_texts,
     responses_annotations,
     anthropic_overlapping_blocks, anthropic_interleaved_pieces,

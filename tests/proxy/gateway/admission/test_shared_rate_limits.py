@@ -4,11 +4,12 @@ import asyncio
 import dataclasses
 import random
 import re
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from proxy.counters.failover import PAUSE_S, FailoverStore
 from proxy.counters.redis_store import RedisStore
 from proxy.counters.sqlite_store import SqliteStore
-from proxy.counters.store import LEASE_S, Kind, Standing, StoreUnavailable
+from proxy.counters.store import EXPIRE_S, LEASE_S, Kind, Standing, StoreUnavailable
 from proxy.gateway.admission import rate_limits
 from proxy.gateway.admission.rate_limits import (
     ConcurrencySlot,
@@ -206,6 +207,44 @@ def test_a_renewal_corrects_a_store_that_missed_a_change(processes: list[SharedL
     one.renew()
 
     assert used(other, sender) == [1]
+
+
+def test_a_renewal_lets_requests_of_others_run_between_its_calls(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(rate_limits, "RENEWED", 2)
+    calls: list[str] = []
+
+    class Calls(SqliteStore):
+        def renew(self, holder: str, held: Mapping[str, int | None]) -> None:
+            super().renew(holder, held)
+            if not calls:  # a request that arrives during the first call
+                rate_limits.thread.submit(calls.append, "request")
+            calls.extend(held)
+
+    process = SharedLimiter(Calls(tmp_path / "counters.sqlite3"), "me")
+    senders = [
+        dataclasses.replace(caller(Limits(concurrency=1)), meter_id=number) for number in range(5)
+    ]
+    slots = [process.acquire(sender, 0) for sender in senders]
+
+    process.renew()
+
+    counters = [counter for slot in slots for counter in slot.counters]
+    assert calls == [*counters[:2], "request", *counters[2:]]
+    process.store.close()
+
+
+@pytest.mark.parametrize("limit", [Limits(rpm=60), Limits(tpm=60), Limits(concurrency=60)])
+def test_the_file_keeps_no_limits_of_keys_that_send_nothing(tmp_path: Path, clock: Clock, limit):
+    path = tmp_path / "counters.sqlite3"
+    process = SharedLimiter(SqliteStore(path, clock), "me")
+    for number in range(5):
+        clock.at += 2 * EXPIRE_S
+        process.acquire(dataclasses.replace(caller(limit), meter_id=number), 1)
+
+    with closing(sqlite3.connect(path)) as file:
+        rows = [*file.execute("SELECT counter FROM leases UNION ALL SELECT counter FROM debts")]
+    assert [counter.startswith("limit 0 key 4 ") for (counter,) in rows] == [True]
+    process.store.close()
 
 
 def test_the_slots_of_a_dead_process_become_free_and_those_of_a_live_one_stay(
