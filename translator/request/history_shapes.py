@@ -30,23 +30,28 @@ def merge_turns(entries: Sequence[Entry]) -> list[Entry]:
     A user message with other parts than text stays after the tool result.
     """
     merged: list[Entry] = []
+    contents: list[_Content] = []
+    calls: list[list[Any]] = []
     for entry in entries:
         role, last = entry.get("role"), merged[-1] if merged else {}
         if role in ("user", "assistant") and role == last.get("role"):
-            calls = [call for one in (last, entry) for call in one.get("tool_calls") or ()]
-            content = _joined(last.get("content"), entry.get("content"), entry)
-            merged[-1] = {**last, **entry, "content": content}
-            if calls:
-                merged[-1]["tool_calls"] = calls
+            merged[-1] = {**last, **entry}
+            contents[-1].add(entry.get("content"), entry)
+            calls[-1] += entry.get("tool_calls") or ()
         elif (
             role == "user"
             and _is_result(last)
             and (all("text" in part for part in _parts(entry["content"], entry)))
         ):
-            field = "content" if "content" in last else "output"
-            merged[-1] = {**last, field: _joined(last[field], _text_of(entry["content"]), entry)}
+            contents[-1].add(_text_of(entry["content"]), entry)
         else:
             merged.append(entry)
+            contents.append(_Content(entry))
+            calls.append([*(entry.get("tool_calls") or ())])
+    for number, content in enumerate(contents):
+        if content.is_joined:
+            made = {"tool_calls": calls[number]} if calls[number] else {}
+            merged[number] = {**merged[number], content.field: content.value(), **made}
     return merged
 
 
@@ -191,9 +196,8 @@ def without_parts(value: Any, kinds: frozenset[str], text: str, keep: int = 0) -
 
 def join_texts(parts: list[Any]) -> Any:
     """Return one string if all parts are plain text, because many local servers accept no list."""
-    for part in parts:
-        if "text" not in part or "prompt_cache_breakpoint" in part:
-            return parts
+    if not all(map(_is_plain_text, parts)):
+        return parts
     return "\n\n".join([part["text"] for part in parts])
 
 
@@ -206,12 +210,49 @@ def _is_result(entry: Entry) -> bool:
     return entry.get("role") == "tool" or entry.get("type") == "function_call_output"
 
 
-def _joined(first: Any, second: Any, entry: Entry) -> Any:
-    """Return two contents as one, for a history with entries like ``entry``."""
-    if not isinstance(first, list) and not isinstance(second, list):
-        return "\n\n".join([text for text in (first, second) if text]) or first
-    parts = [*_parts(first, entry), *_parts(second, entry)]
-    return parts if "type" in entry else join_texts(parts)
+class _Content:
+    """The content of an entry, to which others are joined: each step takes time for its own alone.
+
+    It is text (``_parts`` is None) as long as all that is joined is plain text.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        self.field = "output" if _is_result(entry) and "content" not in entry else "content"
+        self.is_joined = False
+        self._first = entry.get(self.field)
+        self._texts = [self._first] if self._first and isinstance(self._first, str) else []
+        self._parts = [*self._first] if isinstance(self._first, list) else None
+        self._is_plain = all(map(_is_plain_text, self._parts or ()))
+
+    def add(self, content: Any, entry: Entry) -> None:
+        """Join a content, for a history with entries like ``entry``."""
+        self.is_joined = True
+        if self._parts is None and not isinstance(content, list):
+            self._texts += [content] if content else []
+            return
+        added = _parts(content, entry)
+        self._is_plain = self._is_plain and all(map(_is_plain_text, added))
+        if self._is_plain and "type" not in entry:
+            if self._parts is not None:
+                self._texts, self._parts = [part["text"] for part in self._parts], None
+            elif not self._texts:
+                self._texts = [""]
+            self._texts += [part["text"] for part in added]
+            if self._texts in ([], [""]):
+                self._texts, self._first = [], ""
+            return
+        if self._parts is None:
+            self._parts = [*_parts("\n\n".join(self._texts), entry)]
+        self._parts += added
+
+    def value(self) -> Any:
+        if self._parts is not None:
+            return self._parts
+        return "\n\n".join(self._texts) or self._first
+
+
+def _is_plain_text(part: Any) -> bool:
+    return "text" in part and "prompt_cache_breakpoint" not in part
 
 
 def _parts(content: Any, entry: Entry) -> list[Any]:

@@ -15,6 +15,7 @@ from translator.anthropic.request_validation import parse_messages_request
 from translator.capabilities import PROFILES
 from translator.dialect import TranslationTarget
 from translator.errors import BadRequest
+from translator.request.history_shapes import merge_turns
 from translator.web_search.request import offer_search
 
 SMALL = 6_000
@@ -184,3 +185,14 @@ def test_the_searches_of_one_turn_are_read_in_about_four_times_the_work():
         return time.process_time() - began
 
     assert cpu(4 * SMALL) < QUADRATIC * max(min(cpu(SMALL) for _ in range(3)), 0.002)
+
+
+@pytest.mark.parametrize("first", [[], [{"role": "tool", "content": "r"}]], ids=["user", "result"])
+def test_turns_of_one_role_are_merged_in_about_four_times_the_work(first):
+    def cpu(count):
+        began = time.process_time()
+        (merged,) = merge_turns([*first, *[{"role": "user", "content": "x" * 50}] * count])
+        assert len(merged["content"]) >= 52 * count - 2
+        return time.process_time() - began
+
+    assert cpu(4 * SMALL) < QUADRATIC * max(min(cpu(SMALL) for _ in range(3)), 0.005)
